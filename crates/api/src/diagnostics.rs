@@ -22,6 +22,8 @@ pub struct Diagnostics {
     pub limits: ReportedLimits,
     /// Queue of spawns that found no room, and the worker that the next spawn would go to.
     pub scheduler: SchedulerFigures,
+    /// Boxes that are kept ready, by entry of the configuration's `warm_pool`.
+    pub warm_pool: Vec<WarmPoolFigures>,
     /// Number of owners with a quota of their own; null while the store does not answer.
     pub quotas: Option<QuotaSummary>,
     /// Settings and counters of the rate limiter.
@@ -118,6 +120,29 @@ pub struct ReportedLimits {
     pub spawn_queue_timeout: String,
     /// Maximum number of spawns that wait for room at once.
     pub max_spawn_queue: u64,
+}
+
+/// Boxes of an entry of the warm pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WarmPoolFigures {
+    /// Name of the entry.
+    pub name: String,
+    /// Provider of its boxes; null until one could be planned.
+    pub provider: Option<String>,
+    /// Boxes that are to be ready.
+    pub count: u64,
+    /// Boxes that are ready.
+    pub ready: u64,
+    /// Age of the oldest box that is ready, in milliseconds; null without one.
+    pub oldest_ms: Option<u64>,
+    /// Spawns that took a box, since the start.
+    pub hits_total: u64,
+    /// Spawns that found none ready and made their own, since the start.
+    pub misses_total: u64,
+    /// Boxes that were replaced before a spawn took them, since the start: too old, outdated or dead.
+    pub replaced_total: u64,
+    /// Reason why its boxes cannot be made now; null while they can.
+    pub error: Option<String>,
 }
 
 /// Queue of spawns that found no room, and the worker that the next spawn would go to.

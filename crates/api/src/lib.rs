@@ -44,6 +44,7 @@ mod map;
 mod metrics;
 mod operation;
 mod port;
+mod prepare;
 mod process;
 mod provider;
 mod quota;
@@ -61,7 +62,7 @@ mod worker;
 pub use audit::AuditEntry;
 pub use diagnostics::{
     Build, Diagnostics, EventFigures, LeaseFigures, MemoryFigures, ProcessFigures, RateLimitFigures, ReportedLimits,
-    RequestMemoryFigures, SandboxFigures, SchedulerFigures, StoreHealth, WorkerFigures, WorkerItem,
+    RequestMemoryFigures, SandboxFigures, SchedulerFigures, StoreHealth, WarmPoolFigures, WorkerFigures, WorkerItem,
 };
 pub use egress::{Egress, EgressDecision, EgressMode, EgressPolicy};
 pub use event::{Event, ServerSentEvent, StatsEvent};
@@ -77,6 +78,7 @@ pub use map::StringMap;
 pub use metrics::{Metrics, ProviderFigures, ProviderItem};
 pub use operation::OperationFigures;
 pub use port::{ListenKind, ListenMessage, ListenRefuse, ListeningPort, PortMessage, Preview, PreviewRequest};
+pub use prepare::PrepareCommand;
 pub use process::{PROCESS_HEADER, Process, ProcessInput, ProcessResize, ProcessSignal, ProcessStarted, ProcessState};
 pub use provider::{Empty, ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};

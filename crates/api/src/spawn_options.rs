@@ -47,6 +47,10 @@ macro_rules! body_with_spawn_options {
             /// Connections out of the sandbox; the server's default unless set.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub egress: Option<crate::EgressPolicy>,
+            /// Commands that run one after the other before the sandbox counts as running.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schema(max_items = 16)]
+            pub prepare: Option<Vec<crate::PrepareCommand>>,
             $($(#[$of_own])* pub $own: $type,)*
         }
     };
@@ -64,10 +68,10 @@ macro_rules! with_spawn_options {
 
         impl From<crate::SpawnOptions> for $body {
             fn from(options: crate::SpawnOptions) -> Self {
-                let crate::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress } =
+                let crate::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, prepare } =
                     options;
                 Self {
-                    image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress,
+                    image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, prepare,
                     $($own: Default::default(),)*
                 }
             }
@@ -75,8 +79,8 @@ macro_rules! with_spawn_options {
 
         impl From<$body> for crate::SpawnOptions {
             fn from(body: $body) -> Self {
-                let $body { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, .. } = body;
-                Self { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress }
+                let $body { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, prepare, .. } = body;
+                Self { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, prepare }
             }
         }
     };
@@ -97,10 +101,11 @@ mod test {
     use serde::de::DeserializeOwned;
 
     use crate::{
-        EgressMode, EgressPolicy, SpawnOptions, SpawnRequest, StringMap, TemplateRequest, TemplateSpawnRequest,
+        EgressMode, EgressPolicy, PrepareCommand, SpawnOptions, SpawnRequest, StringMap, TemplateRequest,
+        TemplateSpawnRequest,
     };
 
-    const OPTIONS: &str = r#""image":"host","provider":"mock","memory_mb":64,"vcpus":2,"disk_mb":0,"entrypoint":true,"ttl":"1m","metadata":{"a":"b"},"egress":{"mode":"allow-list","allow":["a.example"],"secrets":["key"]}"#;
+    const OPTIONS: &str = r#""image":"host","provider":"mock","memory_mb":64,"vcpus":2,"disk_mb":0,"entrypoint":true,"ttl":"1m","metadata":{"a":"b"},"egress":{"mode":"allow-list","allow":["a.example"],"secrets":["key"]},"prepare":[{"command":"true","mode":"shell"}]"#;
 
     fn options() -> SpawnOptions {
         SpawnOptions {
@@ -118,6 +123,7 @@ mod test {
                 deny: Vec::new(),
                 secrets: vec!["key".to_owned()],
             }),
+            prepare: Some(vec![PrepareCommand { command: "true".to_owned(), ..PrepareCommand::default() }]),
         }
     }
 

@@ -38,6 +38,9 @@ pub struct Template {
     /// Connections out of a sandbox, which its spawn can narrow and not widen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<crate::EgressPolicy>,
+    /// Commands that run before a sandbox counts as running.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepare: Option<Vec<crate::PrepareCommand>>,
     /// Time at which it was first saved (RFC 3339, UTC).
     pub created_at: String,
     /// Time at which it was last saved (RFC 3339, UTC).

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::{EgressPolicy, InvalidMetadata, InvalidName, InvalidResource, Metadata, Resources, SizeOptions};
+use crate::{
+    EgressPolicy, InvalidMetadata, InvalidName, InvalidPrepare, InvalidResource, Metadata, PrepareCommand, Resources,
+    SizeOptions,
+};
 
 /// Values that a spawn request or a template may leave out; `None` for those that it does.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -21,6 +24,8 @@ pub struct SpawnOptions {
     pub metadata: Metadata,
     /// Policy on connections out of the sandbox.
     pub egress: Option<EgressPolicy>,
+    /// Commands that run before the sandbox counts as running.
+    pub prepare: Option<Vec<PrepareCommand>>,
 }
 
 /// The rule that the options of a spawn break.
@@ -35,6 +40,9 @@ pub enum InvalidOptions {
     /// The range of a size field.
     #[error(transparent)]
     Size(#[from] InvalidResource),
+    /// The bound on the commands of `prepare`.
+    #[error(transparent)]
+    Prepare(#[from] InvalidPrepare),
 }
 
 impl SpawnOptions {
@@ -52,10 +60,11 @@ impl SpawnOptions {
             ttl: self.ttl.or(template.ttl),
             metadata,
             egress: self.egress.or(template.egress),
+            prepare: self.prepare.or(template.prepare),
         }
     }
 
-    /// Checks labels, image and size. The name of a provider is not checked: one that breaks the
+    /// Checks labels, image, size and the number of commands. The name of a provider is not checked: one that breaks the
     /// rules does not exist. The size fields that are left out are those of `default`.
     ///
     /// # Errors
@@ -65,6 +74,7 @@ impl SpawnOptions {
         if let Some(image) = &self.image {
             InvalidName::check_image(image)?;
         }
+        PrepareCommand::check(self.prepare.as_deref().unwrap_or_default())?;
         Ok(self.size.unwrap_or(default).check()?)
     }
 }
@@ -91,15 +101,21 @@ mod test {
         let metadata = prop::collection::btree_map("[a-c]", "[a-c]", 0..3);
         let mode = prop::sample::select(EgressMode::ALL.to_vec());
         let egress = prop::option::of(mode.prop_map(|mode| EgressPolicy { mode, ..EgressPolicy::default() }));
-        (name(), name(), size, prop::option::of(any::<bool>()), prop::option::of(0..9u64), metadata, egress).prop_map(
-            |(image, provider, (memory_mb, vcpus, disk_mb), entrypoint, ttl, metadata, egress)| SpawnOptions {
-                image,
-                provider,
-                size: SizeOptions { memory_mb, vcpus, disk_mb },
-                entrypoint,
-                ttl: ttl.map(Duration::from_secs),
-                metadata,
-                egress,
+        let command = "[a-c]".prop_map(|command| PrepareCommand { command, ..PrepareCommand::default() });
+        let prepare = prop::option::of(prop::collection::vec(command, 0..3));
+        let rest = (metadata, egress, prepare);
+        (name(), name(), size, prop::option::of(any::<bool>()), prop::option::of(0..9u64), rest).prop_map(
+            |(image, provider, (memory_mb, vcpus, disk_mb), entrypoint, ttl, (metadata, egress, prepare))| {
+                SpawnOptions {
+                    image,
+                    provider,
+                    size: SizeOptions { memory_mb, vcpus, disk_mb },
+                    entrypoint,
+                    ttl: ttl.map(Duration::from_secs),
+                    metadata,
+                    egress,
+                    prepare,
+                }
             },
         )
     }
@@ -122,6 +138,7 @@ mod test {
             prop_assert_eq!(merged.entrypoint, own.entrypoint.or(template.entrypoint));
             prop_assert_eq!(merged.ttl, own.ttl.or(template.ttl));
             prop_assert_eq!(&merged.egress, if own.egress.is_some() { &own.egress } else { &template.egress });
+            prop_assert_eq!(&merged.prepare, if own.prepare.is_some() { &own.prepare } else { &template.prepare });
             prop_assert_eq!(merged.size.unwrap_or(DEFAULT), own.size.unwrap_or(template.size.unwrap_or(DEFAULT)));
             for key in ["a", "b", "c"] {
                 let expected = own.metadata.get(key).or(template.metadata.get(key));

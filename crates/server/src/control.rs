@@ -23,6 +23,7 @@ mod policy;
 mod pool;
 mod port_events;
 mod ports;
+mod prepare;
 mod processes;
 mod query;
 mod quotas;
@@ -37,6 +38,8 @@ mod stats;
 mod templates;
 mod wait;
 mod waiters;
+mod warm_boxes;
+mod warm_pool;
 mod workers;
 
 pub use admission::Decision;
@@ -50,7 +53,7 @@ pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Handle, InteractiveExec, I
 pub use images::Pull;
 pub(crate) use inventory::Kept;
 pub use leased::Held;
-pub use policy::{AuditBounds, ORPHAN_GRACE, Policy};
+pub use policy::{AuditBounds, ORPHAN_GRACE, Policy, WarmEntry};
 pub use pool::{PoolStatus, SharedBoxes};
 pub use processes::{AttachedProcess, ProcessRef, StartProcess};
 pub use query::ProviderDetail;
@@ -61,6 +64,7 @@ pub use service::{Control, ControlParts};
 pub use spawn::{SpawnRequest, Spawned};
 pub use stats::Stored;
 pub use wait::{WAIT_MAX, WaitFor};
+pub use warm_pool::WarmFigures;
 pub use workers::{LEASE_TTL_MAX, Seen, hostname};
 
 pub use crate::store::workers::{Heartbeat, LeaseCounts};

@@ -10,6 +10,7 @@ mod job;
 mod kernel;
 mod removals;
 mod runtimes;
+mod warm;
 pub mod workers;
 
 use std::sync::Arc;
@@ -56,6 +57,9 @@ pub async fn run(control: Arc<Control>, data_dir: std::path::PathBuf, stop: Canc
     jobs.spawn(watch_ports(Arc::clone(&control)));
     jobs.spawn(disk::watch(Arc::clone(&control), data_dir));
     jobs.spawn(kernel::watch(Arc::clone(&control)));
+    for entry in 0..control.warm_entries() {
+        jobs.spawn(warm::keep(Arc::clone(&control), entry));
+    }
     for entry in control.registry().entries() {
         let name = entry.provider.name();
         jobs.spawn(runtimes::look_after(Arc::clone(&control), name.to_owned()));

@@ -75,6 +75,7 @@ impl Shutdown {
         if self.destroy_all {
             destroy_all(control).await;
         }
+        control.empty_warm_pool().await;
         control.tasks().close();
         if let Err(error) = control.flush_refusals().await {
             tracing::warn!(error = %Chain(&error), "some refused keys are not counted");

@@ -1,6 +1,6 @@
 //! Values that several subcommands take.
 
-use api::{EgressMode, EgressPolicy, StringMap};
+use api::{EgressMode, EgressPolicy, PrepareCommand, StringMap};
 use clap::Args;
 
 use crate::failure::{Failure, Result};
@@ -31,6 +31,9 @@ pub struct SpawnOptions {
     metadata: Vec<(String, String)>,
     #[command(flatten)]
     egress: EgressOptions,
+    /// Shell line that runs before the box counts as running; may be given several times
+    #[arg(long, value_name = "LINE")]
+    prepare: Vec<String>,
 }
 
 /// Policy on connections out of a box.
@@ -75,11 +78,13 @@ impl SpawnOptions {
     /// # Errors
     /// If a label is given twice.
     pub fn with_image(self, image: Option<String>) -> Result<api::SpawnOptions> {
-        let Self { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress } = self;
+        let Self { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, prepare } = self;
         let metadata = string_map("--metadata", &metadata)?;
         let metadata = (!metadata.is_empty()).then_some(metadata);
         let egress = egress.policy();
-        Ok(api::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress })
+        let command = |command| PrepareCommand { command, ..PrepareCommand::default() };
+        let prepare = (!prepare.is_empty()).then(|| prepare.into_iter().map(command).collect());
+        Ok(api::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, prepare })
     }
 }
 

@@ -185,6 +185,13 @@ impl SandboxEgress {
         self.own.secrets.iter().chain(self.template.iter().flat_map(|policy| &policy.secrets))
     }
 
+    /// Returns the policies without the secrets.
+    #[must_use]
+    pub fn without_secrets(&self) -> Self {
+        let without = |policy: &EgressPolicy| EgressPolicy { secrets: Vec::new(), ..policy.clone() };
+        Self { template: self.template.as_ref().map(without), own: without(&self.own) }
+    }
+
     /// Returns whether they let nothing through.
     #[must_use]
     pub fn is_none(&self) -> bool {

@@ -38,6 +38,7 @@ pub(super) fn finish(draft: &mut Draft) {
     egress(draft);
     worker_token(draft);
     custom_provider(draft);
+    warm_pool(draft);
     default_provider(draft);
     docker(draft);
     files(draft);
@@ -215,6 +216,14 @@ fn custom_provider(draft: &mut Draft) {
             &source,
             "needs a service to speak to; set `providers.custom.base_url`, such as https://boxes.example.com",
         );
+    }
+}
+
+/// Checks that the warm pool is not set together with pool mode, whose boxes users share.
+fn warm_pool(draft: &mut Draft) {
+    if draft.config.pool.enabled && !draft.config.warm_pool.is_empty() {
+        let source = draft.source("pool.enabled");
+        draft.fault("pool.enabled", &source, "cannot be true together with `warm_pool`: the boxes of the pool have places for several users; remove one of the two");
     }
 }
 

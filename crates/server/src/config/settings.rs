@@ -6,6 +6,7 @@ mod images;
 mod limits;
 mod ports;
 mod providers;
+mod warm_pool;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -20,11 +21,12 @@ pub use images::{Images, Registry};
 pub use limits::{Defaults, Limits, Overflow, Retention};
 pub use ports::Ports;
 pub use providers::{Absent, Custom, DefaultProvider, Docker, DockerTls, Enabled, Mock, Native, Proot, Providers};
+pub use warm_pool::WarmPool;
 pub use workers::{Leases, Worker, WorkerSelf};
 
 use super::declare::{Nested, Sections, section, words};
 use super::read::{List, Optional, PRIVATE_FILE};
-use super::text::{BY_WORKER, DATABASE, HOST_NAME, ORIGIN};
+use super::text::{BY_POOL_ENTRY, BY_WORKER, DATABASE, HOST_NAME, ORIGIN};
 
 section! {
     /// All settings.
@@ -47,6 +49,8 @@ section! {
         pub auth: Auth as Nested,
         pub rate_limit: RateLimit as Nested,
         pub pool: Pool as Nested,
+        /// Boxes that are kept ready, by names of your choice.
+        pub warm_pool: BTreeMap<String, WarmPool> as Sections(BY_POOL_ENTRY),
         /// Other servers that run sandboxes for this one, by worker id.
         pub workers: BTreeMap<String, Worker> as Sections(BY_WORKER),
         pub worker: WorkerSelf as Nested,

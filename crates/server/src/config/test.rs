@@ -211,6 +211,7 @@ fn clear_maps(config: &mut Config) {
     config.egress.hosts.clear();
     config.egress.lists.clear();
     config.egress.owners.clear();
+    config.warm_pool.clear();
 }
 
 #[test]

@@ -247,6 +247,15 @@ pub(super) const BY_LIST: EntryName = EntryName {
     is_host: false,
 };
 
+/// The names of entries of the warm pool.
+pub(super) const BY_POOL_ENTRY: EntryName = EntryName {
+    check: |text| {
+        const BE: &str = "has a name that is not made of 1 to 128 letters, digits, `.`, `_` or `-`";
+        if_so(is_label(text), text).ok_or_else(|| BE.to_owned())
+    },
+    is_host: false,
+};
+
 /// The ids of owners.
 pub(super) const BY_OWNER: EntryName = EntryName {
     check: |text| OwnerId::parse(text).map(|owner| owner.to_string()).map_err(|error| error.to_string()),

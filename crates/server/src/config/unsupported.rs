@@ -4,7 +4,7 @@
 //! sets one relies on its effect.
 
 /// Sections and keys; everything below a section belongs to it.
-const UNSUPPORTED: &[&str] = &["warm_pool", "events", "server.path_proxy", "providers.firecracker", "providers.e2b"];
+const UNSUPPORTED: &[&str] = &["events", "providers.firecracker", "providers.e2b"];
 
 /// Fault message for such a key.
 pub(super) const MESSAGE: &str = "is not supported by this version of Tidebox; remove it";
@@ -34,16 +34,16 @@ mod test {
 
     #[test]
     fn a_name_below_an_unsupported_section_is_unsupported() {
-        assert!(is_unsupported("warm_pool"));
+        assert!(is_unsupported("events"));
         assert!(is_unsupported("providers.e2b.api_key"));
-        assert!(!is_unsupported("warm_pools"));
+        assert!(!is_unsupported("eventss"));
         assert!(!is_unsupported("server.port"));
     }
 
     #[test]
     fn a_variable_is_known_by_its_section() {
-        assert_eq!(from_variable("WARM_POOL_SIZE"), Some("warm_pool.size".to_owned()));
-        assert_eq!(from_variable("WARM_POOL"), Some("warm_pool".to_owned()));
-        assert_eq!(from_variable("WARM_POOLS"), None);
+        assert_eq!(from_variable("EVENTS_SIZE"), Some("events.size".to_owned()));
+        assert_eq!(from_variable("PROVIDERS_E2B"), Some("providers.e2b".to_owned()));
+        assert_eq!(from_variable("EVENTSS"), None);
     }
 }

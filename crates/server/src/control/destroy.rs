@@ -123,7 +123,7 @@ impl Control {
         Ok(())
     }
 
-    async fn stop_box(&self, sandbox: &Sandbox) -> Result<()> {
+    pub(super) async fn stop_box(&self, sandbox: &Sandbox) -> Result<()> {
         let runtime = self.runtime_of(sandbox).await?;
         runtime.stop(&sandbox.id).await.map_err(|error| runtime_error(sandbox, error))
     }

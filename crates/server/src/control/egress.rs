@@ -124,6 +124,10 @@ impl Control {
         provider: &dyn Provider,
     ) -> Result<()> {
         if policies.is_none() || self.egress_provider(sandbox).is_err() {
+            if self.egress.is_served(&sandbox.id) {
+                // The box was prepared with connections.
+                self.egress.update(&sandbox.id, sandbox.owner.as_ref(), policies);
+            }
             return Ok(());
         }
         self.trust_authority(sandbox, policies, provider).await?;
@@ -161,7 +165,8 @@ impl Control {
     /// If the store fails.
     pub async fn serve_all_egress(&self) -> Result<()> {
         let running = self.store.with_egress(LOCAL_WORKER).await?;
-        self.egress.keep_only(&running.iter().map(|(id, _)| id.clone()).collect::<HashSet<_>>());
+        let ready = self.warm_pool.members();
+        self.egress.keep_only(&running.iter().map(|(id, _)| id.clone()).chain(ready).collect::<HashSet<_>>());
         let left = running.into_iter().filter(|(id, _)| !self.egress.is_served(id) && !self.is_in_hand(id));
         let serve = |(id, owner): (SandboxId, Option<OwnerId>)| async move {
             if let Err(error) = self.serve_egress(&id, owner.as_ref()).await {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use domain::{SandboxId, State, StopReason, WorkerId};
 use futures_util::StreamExt;
@@ -55,11 +55,15 @@ impl Control {
         name: &str,
         (worker, provider): (&str, Option<&str>),
     ) -> Result<Vec<Kept>> {
+        let seen = Instant::now();
         // Rows are read first. A box created after this read is in `in_progress`, or has a row below.
         self.settle_pauses(runtime, name, (worker, provider)).await?;
         let mut rows = self.store.running(worker, provider).await?;
         let found = within(INVENTORY_WAIT, runtime.inventory()).await.map_err(|error| provider_error(name, error))?;
         let alive: HashSet<&SandboxId> = found.iter().filter(|found| found.alive).map(|found| &found.id).collect();
+        if let Some(provider) = provider {
+            self.replace_lost_warm(provider, &alive, seen);
+        }
         rows.retain(|row| !alive.contains(row));
         let lost = stream::iter(rows).map(|id| self.end_lost(id, name));
         let mut outcomes: Vec<_> = lost.buffer_unordered(AT_ONCE).collect().await;
@@ -96,6 +100,10 @@ impl Control {
     /// Removes a box that belongs to no active sandbox.
     async fn remove_if_orphan(&self, runtime: &dyn Provider, name: &str, id: SandboxId) -> Result<(), Kept> {
         let remove = async {
+            // Before the row is read, too: a box of the warm pool leaves the pool when it has a row.
+            if self.is_in_hand(&id) {
+                return Ok(());
+            }
             let row = self.store.sandbox(&id).await?;
             if row.is_some_and(|row| row.state.is_active()) || self.is_in_hand(&id) {
                 return Ok(());

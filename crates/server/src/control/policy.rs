@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::{Caps, Limits, Resources, SizeRules};
+use domain::{Caps, Limits, Resources, SizeRules, SpawnOptions};
 
 use crate::admission::QueuePolicy;
 use crate::config::Leases;
@@ -52,6 +52,22 @@ pub struct Policy {
     pub port_watch_interval: Duration,
     /// True if other workers are configured.
     pub has_workers: bool,
+    /// Boxes that are kept ready.
+    pub warm_pool: Vec<WarmEntry>,
+}
+
+/// Boxes that are kept ready for spawns that ask for the same.
+#[derive(Debug, Clone)]
+pub struct WarmEntry {
+    /// Name in the configuration and in metrics.
+    pub name: String,
+    /// Template of the boxes; the options count before its values.
+    pub template: Option<String>,
+    pub options: SpawnOptions,
+    /// Number of boxes.
+    pub count: usize,
+    /// Age at which a box that was not taken is replaced.
+    pub max_age: Duration,
 }
 
 /// Bounds of the audit history.

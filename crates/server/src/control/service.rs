@@ -10,6 +10,7 @@ use domain::{SandboxId, State, StopReason, Timestamp};
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use serde_json::json;
+use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
 use super::announced::Announced;
@@ -18,6 +19,7 @@ use super::in_use::{InUse, Turns};
 use super::looks::Looks;
 use super::policy::Policy;
 use super::waiters::Waiters;
+use super::warm_pool::WarmPool;
 use crate::admission::{Admission, QueueStats};
 use crate::audit::Refusals;
 use crate::clock::Clock;
@@ -42,6 +44,8 @@ pub struct Control {
     /// Sandboxes that this process is creating now. A row in state `creating` that is missing
     /// here was left by a crash.
     pub(super) in_progress: Mutex<HashMap<SandboxId, ()>>,
+    /// Wakes what waits until no spawn is under way.
+    pub(super) no_spawn: Notify,
     /// Sandboxes that this process is removing now. Concurrent callers wait for one removal.
     pub(super) removing: Mutex<HashMap<SandboxId, Removal>>,
     pub(super) events: Arc<Events>,
@@ -64,6 +68,8 @@ pub struct Control {
     pub(super) in_use: InUse,
     /// Turns to pause and resume sandboxes.
     pub(super) turns: Turns,
+    /// Boxes that are kept ready.
+    pub(super) warm_pool: Arc<WarmPool>,
 }
 
 /// Parts that [`Control`] is made of.
@@ -89,6 +95,7 @@ impl Control {
     /// Creates the service from its parts, without starting any task.
     pub fn assemble(parts: ControlParts) -> Arc<Self> {
         let ControlParts { store, registry, clock, policy, events, admission, egress, secrets, port_watch } = parts;
+        let warm_pool = Arc::new(WarmPool::new(&policy.warm_pool));
         Arc::new(Self {
             store,
             registry,
@@ -96,6 +103,8 @@ impl Control {
             policy,
             tasks: TaskTracker::new(),
             in_progress: Mutex::default(),
+            no_spawn: Notify::new(),
+            warm_pool,
             removing: Mutex::default(),
             events,
             audited: AtomicU64::new(0),
@@ -162,9 +171,20 @@ impl Control {
         !self.in_progress.lock().is_empty() || !self.removing.lock().is_empty()
     }
 
-    /// Returns whether this process is creating or removing the sandbox now.
+    /// Returns whether this process is creating or removing the sandbox now, or keeps its box ready.
     pub(crate) fn is_in_hand(&self, id: &SandboxId) -> bool {
-        self.in_progress.lock().contains_key(id) || self.removing.lock().contains_key(id)
+        self.in_progress.lock().contains_key(id) || self.removing.lock().contains_key(id) || self.warm_pool.holds(id)
+    }
+
+    /// Waits until this process is creating no sandbox.
+    pub(super) async fn spawns_ended(&self) {
+        loop {
+            let ended = self.no_spawn.notified();
+            if self.in_progress.lock().is_empty() {
+                return;
+            }
+            ended.await;
+        }
     }
 
     /// Publishes an event; `data` is an object without secrets.
@@ -176,6 +196,13 @@ impl Control {
     pub(crate) fn publish_action(&self, action: &str, sandbox: Option<&SandboxId>, mut data: serde_json::Value) {
         data["action"] = json!(action);
         self.publish(EventType::ReconcileAction, sandbox, data);
+    }
+
+    /// Publishes that a sandbox is running, and wakes the requests that wait for it.
+    pub(super) fn publish_running(&self, sandbox: &Sandbox) {
+        self.waiters.wake(&sandbox.id);
+        let data = json!({"provider": sandbox.provider, "worker_id": sandbox.worker});
+        self.publish(EventType::SandboxRunning, Some(&sandbox.id), data);
     }
 
     /// Returns the events of this server.

@@ -4,21 +4,24 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{
-    Asker, Ceilings, EgressPolicy, OwnerId, Quota, Resources, SandboxEgress, SandboxId, Site, SizeOptions,
-    SpawnOptions, State, StopReason, WorkerId,
+    Asker, Ceilings, EgressPolicy, OwnerId, PrepareCommand, Quota, Resources, SandboxEgress, SandboxId, Site,
+    SizeOptions, SpawnOptions, State, StopReason, WorkerId,
 };
 use providers::{Chain, Phase, Provider, Spec, Started};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 
 use super::error::{Error, Resource, Result, above, too_large};
 use super::guests::{no_answer, runtime_error};
 use super::policy::ORPHAN_GRACE;
+use super::prepare::prepare;
 use super::runtime::{LOCAL_WORKER, Offer};
 use super::service::Control;
 use super::templates::TEMPLATE_LABEL;
 use super::wait::{WAIT_MAX, WaitFor};
-use crate::admission::Granted;
+use super::warm_pool::WarmBox;
+use crate::admission::{Granted, Refused};
 use crate::clock;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
@@ -52,11 +55,32 @@ pub struct Spawned {
     pub phases: Vec<Phase>,
 }
 
+/// What a sandbox that was admitted is made of.
+struct Order {
+    egress: SandboxEgress,
+    spec: Spec,
+    placement: PlacementFilter,
+    generation: Option<u64>,
+    prepare: Vec<PrepareCommand>,
+    /// Box of the warm pool that it was given.
+    claim: Option<Claim>,
+}
+
+/// A box of the warm pool that was given to a sandbox.
+struct Claim {
+    /// Entry of the pool that the box was of.
+    entry: usize,
+    /// The answer of the box, which may have died meanwhile.
+    answer: JoinHandle<providers::Result<()>>,
+}
+
 /// A validated request, before admission.
 pub(super) struct Plan {
     pub(super) new: NewSandbox,
-    spec: Spec,
-    ttl: Duration,
+    pub(super) spec: Spec,
+    pub(super) ttl: Duration,
+    /// Commands that run before the sandbox counts as running.
+    pub(super) prepare: Vec<PrepareCommand>,
     generation: Option<u64>,
 }
 
@@ -132,24 +156,25 @@ impl Control {
     }
 
     async fn admit_and_make(self: &Arc<Self>, plan: Plan, started: Instant) -> Result<Spawned> {
-        let Plan { new, spec, ttl, generation } = plan;
-        let in_progress = InProgress::begin(self, &new.sandbox.id);
+        let warm = self.take_warm(&plan);
+        let Plan { new, spec, ttl, prepare, generation } = plan;
         let (placement, egress) = (new.placement.clone(), new.egress.clone());
-        let admitted = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
+        let (in_progress, granted, claim) = self.admit(new, ttl, warm, generation.is_some()).await?;
         // No await from here until the task owns the sandbox. If the caller goes away, either
         // the task or the admission removes it.
-        let Granted { sandbox, stored } = admitted;
+        let Granted { sandbox, stored } = granted;
         self.publish(EventType::SandboxCreated, Some(&sandbox.id), json!({"provider": sandbox.provider}));
         let phases = vec![
             Phase { name: "admission", took: started.elapsed().saturating_sub(stored) },
             Phase { name: "store", took: stored },
         ];
+        let order = Order { egress, spec, placement, generation, prepare, claim };
         let (mut answer, answered) = oneshot::channel();
         let control = Arc::clone(self);
         self.tasks.spawn(async move {
             let id = sandbox.id.clone();
             let spawned = tokio::select! {
-                spawned = control.make(sandbox, &egress, &spec, placement, generation, phases) => spawned,
+                spawned = control.make(sandbox, order, phases) => spawned,
                 // A start may wait long for an image, which is useless once the caller has gone.
                 () = answer.closed() => {
                     drop(in_progress);
@@ -170,6 +195,39 @@ impl Control {
             answered.await.map_err(|_| Error::Unavailable("the server is shutting down".to_owned()))?;
         let _ = claim.send(());
         spawned
+    }
+
+    /// Admits a sandbox, with the id of the box that it is given if there is one.
+    async fn admit(
+        self: &Arc<Self>,
+        new: NewSandbox,
+        ttl: Duration,
+        warm: Option<WarmBox>,
+        is_fenced: bool,
+    ) -> Result<(InProgress, Granted, Option<Claim>)> {
+        if let Some(warm) = warm {
+            let mut claimed = new.clone();
+            claimed.sandbox.id = warm.id().clone();
+            claimed.placement.reachable = Arc::default();
+            if claimed.egress.is_none() && !is_fenced {
+                // Nothing is left to be done, so that one write is enough.
+                claimed.sandbox.state = State::Running;
+            }
+            let in_progress = InProgress::begin(self, warm.id());
+            // Beside the admission: the two take the same time.
+            let answer = self.wake_warm(&warm, ttl + ORPHAN_GRACE);
+            match self.admission.admit(claimed, ttl).await {
+                // Another worker may have a place for it.
+                Err(Refused::NoWorker) if !new.placement.reachable.is_empty() => {}
+                admitted => {
+                    let granted = admitted.map_err(|refused| self.refused(refused))?;
+                    return Ok((in_progress, granted, Some(Claim { entry: warm.used(), answer })));
+                }
+            }
+        }
+        let in_progress = InProgress::begin(self, &new.sandbox.id);
+        let granted = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
+        Ok((in_progress, granted, None))
     }
 
     /// Checks the options of a request without calling a provider or worker.
@@ -202,7 +260,7 @@ impl Control {
         offer.check(spec).map_err(|_| self.with_image(spec, refused))
     }
 
-    async fn plan(&self, request: SpawnRequest) -> Result<Plan> {
+    pub(super) async fn plan(&self, request: SpawnRequest) -> Result<Plan> {
         let asked = request.options.size;
         let request = self.with_template(request).await?;
         self.plan_filled(request, asked).await
@@ -264,7 +322,7 @@ impl Control {
             placement.reachable = Arc::default();
         }
         let new = NewSandbox { sandbox, egress, caps, key, placement, pool };
-        Ok(Plan { new, spec, ttl, generation })
+        Ok(Plan { new, spec, ttl, prepare: options.prepare.unwrap_or_default(), generation })
     }
 
     /// Fills options that the request leaves out from its template.
@@ -281,44 +339,51 @@ impl Control {
         Ok(request)
     }
 
-    /// Starts the box and stores the outcome.
-    async fn make(
-        self: &Arc<Self>,
-        sandbox: Sandbox,
-        egress: &SandboxEgress,
-        spec: &Spec,
-        placement: PlacementFilter,
-        generation: Option<u64>,
-        mut phases: Vec<Phase>,
-    ) -> Result<Spawned> {
-        let id = sandbox.id.clone();
+    /// Starts the box, unless the sandbox has been given one, and stores the outcome.
+    async fn make(self: &Arc<Self>, sandbox: Sandbox, order: Order, mut phases: Vec<Phase>) -> Result<Spawned> {
+        let Order { egress, spec, placement, generation, prepare: commands, claim } = order;
+        let (id, is_running) = (sandbox.id.clone(), sandbox.state == State::Running);
         let started = async {
+            let claimed = self.claimed(&sandbox, claim, &mut phases).await?;
             if let Some(generation) = generation {
                 let written = Instant::now();
                 self.take_up(&id, generation).await?;
                 more_of_the_store(&mut phases, written);
             }
-            let trust = self.authority_certificate(&sandbox, egress).await?;
-            let spec = Spec { trust, ..spec.clone() };
-            let (sandbox, provider, started) = self.start(sandbox, &spec, placement).await?;
-            if let Err(error) = self.begin_egress(&sandbox, egress, provider.as_ref()).await {
-                // Without its connections the box is not what was asked for.
+            let is_prepared = claimed.is_some();
+            let (sandbox, provider, mut started) = match claimed {
+                Some(provider) => (sandbox, provider, Started { phases: Vec::new() }),
+                None => {
+                    let trust = self.authority_certificate(&sandbox, &egress).await?;
+                    self.start(sandbox, &Spec { trust, ..spec }, placement).await?
+                }
+            };
+            let began = Instant::now();
+            let commands = if is_prepared { &[] } else { commands.as_slice() };
+            if let Err(error) = self.finish_box(&sandbox, &egress, commands, provider.as_ref()).await {
+                // Without its connections and programs the box is not what was asked for.
                 let _ = provider.stop(&sandbox.id).await;
                 return Err(error);
             }
-            Ok((provider, started))
-        };
-        let provider = match started.await {
-            Ok((provider, started)) => {
-                phases.extend(started.phases);
-                provider
+            if !commands.is_empty() {
+                started.phases.push(Phase { name: "prepare", took: began.elapsed() });
             }
+            Ok((sandbox, provider, started))
+        };
+        let (sandbox, provider, started) = match started.await {
+            Ok(made) => made,
             Err(error) => {
                 let broke = Change::Broke { error: error.to_string(), at: self.now() };
                 self.apply(&id, broke).await?;
                 return Err(error);
             }
         };
+        phases.extend(started.phases);
+        if is_running {
+            self.publish_running(&sandbox);
+            self.record_phases(&sandbox.provider, &phases);
+            return Ok(Spawned { sandbox, phases });
+        }
         let written = Instant::now();
         match self.apply(&id, Change::Started).await {
             Ok(Applied::Done { sandbox, .. }) => {
@@ -335,6 +400,42 @@ impl Control {
             }
             // The reconciler finds the row or the box once the store is back.
             Err(error) => Err(error),
+        }
+    }
+
+    /// Serves the connections of a box that was started, and runs the commands that prepare it.
+    pub(super) async fn finish_box(
+        &self,
+        sandbox: &Sandbox,
+        egress: &SandboxEgress,
+        commands: &[PrepareCommand],
+        provider: &dyn Provider,
+    ) -> Result<()> {
+        self.begin_egress(sandbox, egress, provider).await?;
+        if commands.is_empty() {
+            return Ok(());
+        }
+        let limits = self.limits_of(sandbox.owner.as_ref()).await?;
+        let failed = |error| runtime_error(sandbox, error);
+        let guest = provider.guest(&sandbox.id).await.map_err(failed)?;
+        prepare(&guest, commands, &limits, failed).await
+    }
+
+    /// Returns the provider of a box that a sandbox was given, once the box has answered; `None` if there
+    /// is no such box, or none any more.
+    async fn claimed(
+        &self,
+        sandbox: &Sandbox,
+        claim: Option<Claim>,
+        phases: &mut Vec<Phase>,
+    ) -> Result<Option<Arc<dyn Provider>>> {
+        let Some(Claim { entry, answer }) = claim else { return Ok(None) };
+        let waited = Instant::now();
+        let answer = answer.await.unwrap_or(Err(providers::Error::Gone));
+        phases.push(Phase { name: "warm_box", took: waited.elapsed() });
+        match answer {
+            Ok(()) => self.runtime_of(sandbox).await.map(Some),
+            Err(error) => self.clear_dead_warm(sandbox, entry, &error).await.map(|()| None),
         }
     }
 
@@ -425,6 +526,10 @@ impl InProgress {
 
 impl Drop for InProgress {
     fn drop(&mut self) {
-        self.control.in_progress.lock().remove(&self.id);
+        let mut in_progress = self.control.in_progress.lock();
+        in_progress.remove(&self.id);
+        if in_progress.is_empty() {
+            self.control.no_spawn.notify_waiters();
+        }
     }
 }

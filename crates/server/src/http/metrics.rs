@@ -12,7 +12,7 @@ use super::snapshot::Snapshot;
 use super::state::Api;
 use super::wire;
 use crate::VERSION;
-use crate::control::{ListFilter, SandboxStats, StatTotals, Stored, totals};
+use crate::control::{ListFilter, SandboxStats, StatTotals, Stored, WarmFigures, totals};
 use crate::process::{GOOS, Usage, goarch};
 use crate::stats::{RateLimit, RequestMemory, Scheduler, StoreHealth};
 
@@ -47,6 +47,7 @@ pub async fn prometheus(State(api): State<Api>, headers: HeaderMap) -> impl Into
 fn families(api: &Api, snapshot: &Snapshot, store: StoreHealth, sandboxes: &Sandboxes) -> Vec<MetricFamily> {
     let mut families = service(api, snapshot, store);
     families.extend(scheduler(&snapshot.scheduler));
+    families.extend(warm_pool(&api.control.warm_figures()));
     families.extend(rate_limit(&snapshot.rate_limit));
     families.extend(request_memory(&snapshot.request_memory));
     families.extend(snapshot.stored.iter().flat_map(stored));
@@ -110,6 +111,28 @@ fn scheduler(stats: &Scheduler) -> [MetricFamily; 6] {
         )
         .with_sum(&[], wait_ms, stats.dequeued_total),
         gauge("tidebox_eligible_workers", "Workers that the next spawn could go to.", stats.eligible_workers),
+    ]
+}
+
+fn warm_pool(entries: &[WarmFigures]) -> [MetricFamily; 5] {
+    let of = |kind, name, help, value: fn(&WarmFigures) -> f64| {
+        MetricFamily::new(kind, name, help)
+            .with_each(entries, |family, entry| family.with(&[("entry", entry.name.as_str())], value(entry)))
+    };
+    [
+        of(Kind::Gauge, "tidebox_warm_pool_wanted", "Boxes that are to be ready.", |entry| entry.count as f64),
+        of(Kind::Gauge, "tidebox_warm_pool_ready", "Boxes that are ready.", |entry| entry.ready as f64),
+        MetricFamily::new(Kind::Counter, "tidebox_warm_pool_spawns", "Spawns that took a box, or found none ready.")
+            .with_each(entries, |family, WarmFigures { name, hits, misses, .. }| {
+                let labels = |outcome| [("entry", name.as_str()), ("outcome", outcome)];
+                family.with(&labels("hit"), *hits as f64).with(&labels("miss"), *misses as f64)
+            }),
+        of(Kind::Counter, "tidebox_warm_pool_replaced", "Boxes replaced before a spawn took them.", |entry| {
+            entry.replaced as f64
+        }),
+        of(Kind::Gauge, "tidebox_warm_pool_oldest_seconds", "Age of the oldest box that is ready.", |entry| {
+            entry.oldest.unwrap_or_default().as_secs_f64()
+        }),
     ]
 }
 

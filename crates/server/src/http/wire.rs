@@ -7,6 +7,7 @@ mod exec;
 mod images;
 mod list;
 mod ports;
+mod prepare;
 mod processes;
 mod sandbox_stats;
 mod search;
@@ -64,7 +65,8 @@ pub fn spawn_request(mut body: api::SpawnRequest, header: Option<OwnerId>) -> Re
 
 /// Converts the options of a spawn or of a template.
 pub fn spawn_options(body: api::SpawnOptions) -> Result<SpawnOptions, ApiError> {
-    let api::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress } = body;
+    let api::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, prepare } =
+        body;
     Ok(SpawnOptions {
         image,
         provider,
@@ -73,6 +75,7 @@ pub fn spawn_options(body: api::SpawnOptions) -> Result<SpawnOptions, ApiError> 
         ttl: ttl.map(|text| span("ttl", &text)).transpose()?,
         metadata: metadata.unwrap_or_default().0,
         egress: egress.map(|policy| egress_policy(&policy)).transpose()?,
+        prepare: prepare.map(prepare::prepare).transpose()?,
     })
 }
 
@@ -205,7 +208,7 @@ pub fn new_template(mut body: api::TemplateRequest) -> Result<(String, SpawnOpti
 
 /// Converts a template to the API.
 pub fn template(template: &Template) -> api::Template {
-    let SpawnOptions { image, provider, size, entrypoint, ttl, metadata, egress } = template.options.clone();
+    let SpawnOptions { image, provider, size, entrypoint, ttl, metadata, egress, prepare } = template.options.clone();
     api::Template {
         name: template.name.clone(),
         image,
@@ -217,6 +220,7 @@ pub fn template(template: &Template) -> api::Template {
         provider,
         metadata: api::StringMap(metadata),
         egress: egress.map(|policy| egress::policy(&policy)),
+        prepare: prepare.map(prepare::to_api),
         created_at: time(template.created_at),
         updated_at: time(template.updated_at),
     }

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use domain::{Caps, Configured, Limits, Places, Resources, SizeRules};
+use domain::{Caps, Configured, Limits, Places, Resources, SizeOptions, SizeRules, SpawnOptions};
 
 use super::machine;
 use crate::admission::QueuePolicy;
 use crate::auth::Access;
 use crate::auth::preview::PreviewKey;
 use crate::budget::Budget;
-use crate::config::{Config, Overflow};
-use crate::control::{AuditBounds, ORPHAN_GRACE, Policy};
+use crate::config::{Config, Overflow, WarmPool};
+use crate::control::{AuditBounds, ORPHAN_GRACE, Policy, WarmEntry};
 use crate::egress::{EgressConfig, EgressLimits};
 use crate::http::{Cors, Hosts, Settings};
 use crate::process::Process;
@@ -70,6 +70,23 @@ pub(super) fn policy(config: &Config, as_worker: bool) -> Policy {
         allows_reverse: config.ports.reverse,
         port_watch_interval: config.ports.watch_interval,
         has_workers: !config.workers.is_empty(),
+        warm_pool: config.warm_pool.iter().map(warm_entry).collect(),
+    }
+}
+
+fn warm_entry((name, config): (&String, &WarmPool)) -> WarmEntry {
+    let WarmPool { template, provider, image, memory_mb, vcpus, disk_mb, count, max_age } = config.clone();
+    WarmEntry {
+        name: name.clone(),
+        template,
+        options: SpawnOptions {
+            provider,
+            image,
+            size: SizeOptions { memory_mb, vcpus, disk_mb },
+            ..SpawnOptions::default()
+        },
+        count: count as usize,
+        max_age,
     }
 }
 

@@ -8,6 +8,7 @@ mod list;
 mod placement;
 mod policies;
 mod pool;
+mod prepare;
 mod quotas;
 mod rows;
 mod schema;

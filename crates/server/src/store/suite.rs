@@ -3,6 +3,7 @@
 mod audit;
 pub(super) mod kept;
 mod pool;
+mod templates;
 mod workers;
 
 pub(crate) use workers::{here, placement};
@@ -11,14 +12,12 @@ use std::time::Duration;
 
 use domain::{
     Caps, Denial, EgressEntry, EgressMode, EgressPolicy, Metadata, OwnerId, Quota, Resources, SandboxEgress, SandboxId,
-    SecretBinding, SecretForm, SecretName, SecretUse, SizeOptions, SpawnOptions, State, StopReason, Target, Timestamp,
-    WorkerId,
+    SecretBinding, SecretForm, SecretName, SecretUse, State, StopReason, Target, Timestamp, WorkerId,
 };
 
 use super::admission::KEY_LIFETIME;
 use super::{
-    Admitted, Applied, Change, IdempotencyKey, Inserted, ListFilter, NewSandbox, NewSecret, QuotaSummary, Sandbox,
-    Store, Template,
+    Admitted, Applied, Change, IdempotencyKey, ListFilter, NewSandbox, NewSecret, QuotaSummary, Sandbox, Store,
 };
 use crate::clock::{after, from_ms};
 
@@ -46,7 +45,7 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     a_key_names_one_sandbox_of_one_owner_for_a_day(store).await;
     a_key_is_free_when_nobody_got_its_sandbox(store).await;
     policies_on_connections_are_kept_with_a_sandbox(store).await;
-    templates_are_kept_by_name(store).await;
+    templates::are_kept_by_name(store).await;
     secrets_are_kept_by_name(store).await;
     an_authority_is_kept_with_a_sandbox(store).await;
     workers::run(store).await;
@@ -558,41 +557,4 @@ async fn an_authority_is_kept_with_a_sandbox(store: &dyn Store) {
     end(store, 185..=185).await;
     assert_eq!(store.set_authority(&id(185), b"third").await.unwrap(), None, "it has ended");
     assert_eq!(store.set_authority(&id(199), b"third").await.unwrap(), None);
-}
-
-async fn templates_are_kept_by_name(store: &dyn Store) {
-    let options = SpawnOptions {
-        image: Some("host".to_owned()),
-        ttl: Some(Duration::from_millis(1500)),
-        size: SizeOptions { memory_mb: Some(u32::MAX), ..SizeOptions::default() },
-        entrypoint: Some(true),
-        egress: Some(EgressPolicy {
-            mode: EgressMode::Open,
-            deny: vec![EgressEntry::parse("a.example:1").unwrap()],
-            secrets: vec![SecretUse::parse("key").unwrap()],
-            ..EgressPolicy::default()
-        }),
-        ..SpawnOptions::default()
-    };
-    let template = |name: &str| Template {
-        name: name.to_owned(),
-        options: options.clone(),
-        created_at: start(),
-        updated_at: start(),
-    };
-    assert_eq!(store.insert_template(&template("b"), 2).await.unwrap(), Inserted::Done);
-    assert_eq!(store.insert_template(&template("a"), 2).await.unwrap(), Inserted::Done);
-    assert_eq!(store.insert_template(&template("a"), 2).await.unwrap(), Inserted::Taken, "a name is taken once");
-    assert_eq!(store.insert_template(&template("c"), 2).await.unwrap(), Inserted::Full);
-    assert_eq!(store.templates(None, 1).await.unwrap(), [template("a")]);
-    assert_eq!(store.templates(Some("a"), 9).await.unwrap(), [template("b")]);
-    assert_eq!(store.template("a").await.unwrap(), Some(template("a")));
-    assert_eq!(store.templates(None, 9).await.unwrap(), [template("a"), template("b")]);
-    let later = after(start(), Duration::from_secs(9));
-    let updated = store.update_template("a", &SpawnOptions::default(), later).await.unwrap().unwrap();
-    assert_eq!((updated.options, updated.created_at, updated.updated_at), (SpawnOptions::default(), start(), later));
-    assert_eq!(store.update_template("c", &options, later).await.unwrap(), None);
-    assert!(store.delete_template("a").await.unwrap());
-    assert!(!store.delete_template("a").await.unwrap());
-    assert_eq!(store.template("a").await.unwrap(), None);
 }

@@ -65,6 +65,7 @@ pub(crate) fn policy() -> Policy {
         allows_reverse: true,
         port_watch_interval: Duration::ZERO,
         has_workers: false,
+        warm_pool: Vec::new(),
     }
 }
 

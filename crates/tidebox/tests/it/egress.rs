@@ -22,14 +22,14 @@ const IMAGE: &str = "team/system:1";
 const PROXY: u16 = 7424;
 
 /// A host of the test: it answers each request with the head that it received.
-struct TestHost {
-    port: u16,
+pub struct TestHost {
+    pub port: u16,
     connections: Arc<AtomicU32>,
     _task: tokio::task::JoinSet<()>,
 }
 
 impl TestHost {
-    async fn start() -> TestHost {
+    pub async fn start() -> TestHost {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let connections = Arc::new(AtomicU32::new(0));

@@ -111,7 +111,7 @@ fn ids(events: &[Value]) -> Vec<u64> {
 }
 
 /// Returns all events that the server keeps now.
-async fn history(server: &TestServer) -> Vec<Value> {
+pub async fn history(server: &TestServer) -> Vec<Value> {
     Listener::begin(server, "?follow=false&last_event_id=0").await.rest().await
 }
 

@@ -73,6 +73,7 @@ const DIAGNOSTICS: &[(&str, Keys)] = &[
             ("quotas", 'o'),
             ("rate_limit", 'o'),
             // Beside the specified ones.
+            ("warm_pool", 'a'),
             ("request_memory", 'o'),
             ("providers", 'a'),
             ("workers", 'o'),

@@ -17,12 +17,12 @@ fn an_unknown_key_is_refused_with_the_nearest() {
 fn what_this_version_lacks_is_never_ignored() {
     const LINE: &str = "is not supported by this version of Tidebox; remove it";
     check(
-        "warm_pool:\n  image: host\n  size: 2\n",
-        &[&format!("warm_pool.image (@): {LINE}"), &format!("warm_pool.size (@): {LINE}")],
+        "events:\n  image: host\n  size: 2\n",
+        &[&format!("events.image (@): {LINE}"), &format!("events.size (@): {LINE}")],
     );
-    check("warm_pool:\n", &[&format!("warm_pool (@): {LINE}")]);
+    check("events:\n", &[&format!("events (@): {LINE}")]);
     check("providers: {e2b: {base_url: 'http://b'}}", &[&format!("providers.e2b.base_url (@): {LINE}")]);
-    check_env("TIDEBOX_WARM_POOL_SIZE", "1", &format!("warm_pool.size (TIDEBOX_WARM_POOL_SIZE): {LINE}"));
+    check_env("TIDEBOX_EVENTS_SIZE", "1", &format!("events.size (TIDEBOX_EVENTS_SIZE): {LINE}"));
     check(
         "providers: {default: e2b}",
         &[
@@ -225,10 +225,10 @@ fn a_file_that_is_no_configuration_is_refused() {
 fn all_faults_come_at_once_in_the_order_of_the_layers() {
     let layers = TestLayers::new()
         .of_user("server: {port: x, prot: 1}")
-        .here("defaults: {max_ttl: 1m}\nwarm_pool: {size: 1}\nauth: {enabled: true}")
+        .here("defaults: {max_ttl: 1m}\nevents: {size: 1}\nauth: {enabled: true}")
         .env("TIDEBOX_LOGGING_LEVEL", "loud");
     let keys: Vec<_> = load(&layers.inputs).unwrap_err().into_iter().map(|fault| fault.key).collect();
-    assert_eq!(keys, ["server.port", "server.prot", "warm_pool.size", "logging.level", "defaults.ttl", "auth.enabled"]);
+    assert_eq!(keys, ["server.port", "server.prot", "events.size", "logging.level", "defaults.ttl", "auth.enabled"]);
 }
 
 #[test]
@@ -239,6 +239,20 @@ fn a_fault_is_one_line_whatever_it_quotes() {
         assert_eq!(faults.len(), 1, "{yaml}: {faults:?}");
         assert!(!faults[0].contains(char::is_control), "{faults:?}");
     }
+}
+
+#[test]
+fn the_warm_pool_is_not_for_boxes_that_users_share() {
+    check(
+        "pool: {enabled: true}\nwarm_pool: {a: {count: 2}}\n",
+        &["pool.enabled (@): cannot be true together with `warm_pool`: the boxes of the pool have places for several \
+           users; remove one of the two"],
+    );
+    check("warm_pool: {a: {count: 0}}\n", &["warm_pool.a.count (@): must be a whole number from 1 to 10000, not 0"]);
+    check(
+        "warm_pool: {a b: {count: 1}}\n",
+        &["warm_pool.a b.count (@): has a name that is not made of 1 to 128 letters, digits, `.`, `_` or `-`"],
+    );
 }
 
 #[test]

@@ -193,7 +193,7 @@ fn a_secret_is_never_repeated_whatever_is_wrong_with_it_or_around_it() {
         "server: {cors_allowed_origins: ['https://u:MARKER@app.example.com']}",
         "database: {url: 'postgres://u:MARKER@db/x'}",
         "database: {url: 'sqlite://u:MARKER@db'}",
-        "warm_pool: MARKER",
+        "events: MARKER",
         // YAML that the parser refuses.
         "auth: {api_key: *MARKER}",
         "auth: {api_key: !MARKER x}",

@@ -8,7 +8,7 @@ use domain::{Quota, Site};
 use super::{duration, provider_health, quota_summary, time, worker};
 use crate::VERSION;
 use crate::config::RateLimit as RateLimitConfig;
-use crate::control::{Counts, LeaseCounts, Seen, Stored};
+use crate::control::{Counts, LeaseCounts, Seen, Stored, WarmFigures};
 use crate::events;
 use crate::http::snapshot::Snapshot;
 use crate::http::state::Api;
@@ -17,7 +17,7 @@ use crate::process::{GOOS, goarch};
 use crate::stats::{self, StoreHealth};
 
 /// Documentation pages for operators, by area. Paths are those of the repository.
-pub const REMEDIATION: [(&str, &str); 15] = [
+pub const REMEDIATION: [(&str, &str); 16] = [
     ("configuration", "docs/operate/configuration.md"),
     ("diagnostics", "docs/operate/diagnostics.md"),
     ("events", "docs/use/events.md"),
@@ -32,6 +32,7 @@ pub const REMEDIATION: [(&str, &str); 15] = [
     ("scheduler", "docs/operate/quotas.md"),
     ("security", "docs/operate/security.md"),
     ("store", "docs/operate/operations.md"),
+    ("warm_pool", "docs/operate/warm-pool.md"),
     ("workers", "docs/operate/workers.md"),
 ];
 
@@ -65,6 +66,7 @@ pub fn diagnostics(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> api::D
         store: api::StoreHealth { healthy: store.healthy, latency_ms: ms(store.latency) },
         limits: limits(api),
         scheduler: scheduler(api, &snapshot.scheduler),
+        warm_pool: api.control.warm_figures().into_iter().map(warm_pool).collect(),
         quotas: stored.map(|stored| quota_summary(stored.quotas)),
         rate_limit: rate_limit(&api.settings.rate_limit, snapshot.rate_limit),
         request_memory: request_memory(snapshot.request_memory),
@@ -166,6 +168,21 @@ fn scheduler(api: &Api, stats: &stats::Scheduler) -> api::SchedulerFigures {
         worker_id: stats.worker_id.clone(),
         selected_worker_id: stats.selected_worker_id.clone().unwrap_or_default(),
         eligible_workers: stats.eligible_workers,
+    }
+}
+
+fn warm_pool(figures: WarmFigures) -> api::WarmPoolFigures {
+    let WarmFigures { name, provider, count, ready, hits, misses, replaced, oldest, error } = figures;
+    api::WarmPoolFigures {
+        name,
+        provider,
+        count,
+        ready,
+        oldest_ms: oldest.map(ms),
+        hits_total: hits,
+        misses_total: misses,
+        replaced_total: replaced,
+        error: error.map(|error| without_addresses(&error)),
     }
 }
 

@@ -12,11 +12,12 @@ use super::super::error::{Error, Result};
 use super::super::sandboxes::Sandbox;
 use super::super::templates::Template;
 use super::policies::policy;
+use super::prepare::prepare;
 
 pub(super) const SANDBOX_COLUMNS: &str = "id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, \
                                           owner_id, worker_id, created_at, expires_at, ended_at, error";
-pub(super) const TEMPLATE_COLUMNS: &str =
-    "name, image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl_ms, metadata, egress, created_at, updated_at";
+pub(super) const TEMPLATE_COLUMNS: &str = "name, image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl_ms, metadata, egress, prepare, \
+                                          created_at, updated_at";
 pub(super) const LEASE_COLUMNS: &str = "resource_id, holder_id, generation, expires_at";
 
 pub(super) fn ms(at: Timestamp) -> i64 {
@@ -120,6 +121,7 @@ pub(super) fn template(row: &SqliteRow) -> Result<Template> {
             ttl: ttl_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
             metadata: metadata(row)?,
             egress: policy(row.try_get::<Option<String>, _>("egress")?.as_deref())?,
+            prepare: prepare(row.try_get::<Option<String>, _>("prepare")?.as_deref())?,
         },
         created_at: time(row, "created_at")?,
         updated_at: time(row, "updated_at")?,

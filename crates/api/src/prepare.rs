@@ -1,0 +1,50 @@
+//! Commands that run before a sandbox counts as running.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{Argument, Environment, ExecMode, FilePath, Span, StringMap};
+
+/// A command that runs before a sandbox counts as running. One that fails, or does not end before its
+/// deadline, fails the spawn.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PrepareCommand {
+    /// A shell command line, or a program with `mode: argv`.
+    #[schema(pattern = r"^[^\x00]+$")]
+    pub command: String,
+    /// Arguments: quoted and appended to the command line, or passed as they are
+    /// with `mode: argv`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Argument>)]
+    pub args: Vec<String>,
+    /// Interpreter of `command`: a shell, or none.
+    #[serde(default)]
+    pub mode: ExecMode,
+    /// Variables added to the sandbox's environment.
+    #[serde(default, skip_serializing_if = "StringMap::is_empty")]
+    #[schema(value_type = Environment)]
+    pub env: StringMap,
+    /// Absolute directory to start in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<FilePath>)]
+    pub workdir: Option<String>,
+    /// User to run as: `name`, `uid`, `name:group` or `uid:gid`; the box's own user if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1)]
+    pub user: Option<String>,
+    /// Deadline, such as `30s`; in the background there is none unless it is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Span>)]
+    pub timeout: Option<String>,
+    /// True to start the command as a background process of the sandbox and go on at once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub background: bool,
+    /// Name of the background process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^[0-9._-]*[A-Za-z][A-Za-z0-9._-]*$", max_length = 64)]
+    pub name: Option<String>,
+    /// True to keep the stdin of the background process open, for later input.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stdin_open: bool,
+}

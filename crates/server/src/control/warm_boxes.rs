@@ -1,0 +1,234 @@
+//! Making, taking and removing of the boxes that are kept ready.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use domain::SandboxId;
+use futures_util::{StreamExt, stream};
+use providers::{Chain, Provider, Spec};
+use tokio::task::JoinHandle;
+
+use super::error::{Error, Result};
+use super::guests::runtime_error;
+use super::inventory::{REMOVAL_WAIT, within};
+use super::policy::ORPHAN_GRACE;
+use super::service::Control;
+use super::spawn::{Plan, SpawnRequest};
+use super::warm_pool::{Kind, Ready, WarmBox, WarmFigures};
+use crate::store::Sandbox;
+
+/// Deadline of a box that is to be taken: one that does not answer by then is replaced.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
+/// Longest time that a box of the pool waits to be made while spawns are under way.
+const YIELD_MAX: Duration = Duration::from_secs(5);
+/// Deadline for the removal of all boxes when the server stops.
+const EMPTY_MAX: Duration = Duration::from_secs(10);
+/// Maximum number of concurrent removals when the server stops.
+const AT_ONCE: usize = 16;
+
+impl Plan {
+    /// Returns the kind of a box that could be taken for this spawn; `None` if it needs one of its own.
+    fn kind(&self, far_provider: Option<&str>) -> Option<Kind> {
+        let sandbox = &self.new.sandbox;
+        let is_far = far_provider == Some(&sandbox.provider);
+        (self.new.placement.here && self.new.pool.is_none()).then(|| Kind {
+            provider: sandbox.provider.clone(),
+            image: sandbox.image.clone(),
+            resources: sandbox.resources,
+            entrypoint: self.spec.entrypoint,
+            egress: if is_far { self.spec.egress.clone() } else { Vec::new() },
+            prepare: self.prepare.clone(),
+        })
+    }
+}
+
+/// Box that is being made. Dropped before it is ready, it is removed.
+struct Making {
+    control: Arc<Control>,
+    id: SandboxId,
+    is_ready: bool,
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        if !self.is_ready {
+            self.control.discard_warm(self.id.clone());
+        }
+    }
+}
+
+impl Control {
+    /// Takes a box of the warm pool that a spawn can have, if one is ready.
+    pub(super) fn take_warm(&self, plan: &Plan) -> Option<WarmBox> {
+        let kind = (self.warm_pool.len() > 0).then(|| plan.kind(self.policy.far_provider.as_deref()))?;
+        self.warm_pool.take(&kind?)
+    }
+
+    /// Begins to ask a box of the pool whether it is there, and to set its deadline.
+    pub(super) fn wake_warm(&self, warm: &WarmBox, lifetime: Duration) -> JoinHandle<providers::Result<()>> {
+        let Ready { id, guest, is_paused, .. } = warm.ready().clone();
+        let provider = self.warm_pool.provider(&id);
+        let answer = async move {
+            if is_paused && let Some(pauses) = provider.as_deref().and_then(Provider::pauses) {
+                pauses.resume(&id).await?;
+            }
+            guest.set_deadline(lifetime).await
+        };
+        self.tasks.spawn(async move { within(ANSWER_WAIT, answer).await })
+    }
+
+    /// Removes what is left of a box of the pool that was dead when a sandbox got it.
+    pub(super) async fn clear_dead_warm(
+        &self,
+        sandbox: &Sandbox,
+        entry: usize,
+        error: &providers::Error,
+    ) -> Result<()> {
+        let id = &sandbox.id;
+        tracing::info!(%id, error = %Chain(error), "a box of the warm pool does not answer; another is made");
+        self.warm_pool.died(entry);
+        self.stop_box(sandbox).await
+    }
+
+    /// Returns the number of entries of the warm pool.
+    pub(crate) fn warm_entries(&self) -> usize {
+        self.warm_pool.len()
+    }
+
+    /// Waits until a box of an entry was taken.
+    pub(crate) async fn warm_wanted(&self, entry: usize) {
+        self.warm_pool.wanted(entry).await;
+    }
+
+    /// Returns the figures of the warm pool, by entry.
+    pub fn warm_figures(&self) -> Vec<WarmFigures> {
+        self.warm_pool.figures()
+    }
+
+    /// Replaces the boxes of an entry that are outdated, and makes those that it lacks, one after the
+    /// other.
+    ///
+    /// # Errors
+    /// The reason why none can be made now; the caller tries again later.
+    pub(crate) async fn keep_warm(self: &Arc<Self>, entry: usize) -> Result<()> {
+        let kept = self.fill(entry).await;
+        let error = kept.as_ref().err().map(|error| Chain(error).to_string());
+        let name = &self.warm_pool.wish(entry).name;
+        if self.warm_pool.note(entry, error.clone()) {
+            match error {
+                Some(error) => tracing::warn!(entry = name, error, "cannot keep boxes ready; trying again"),
+                None => tracing::info!(entry = name, "boxes are kept ready"),
+            }
+        }
+        kept
+    }
+
+    async fn fill(self: &Arc<Self>, entry: usize) -> Result<()> {
+        loop {
+            let (plan, kind, provider) = match self.plan_warm(entry).await {
+                Ok(planned) => planned,
+                Err(error) => {
+                    // Boxes that nobody uses are the first to go where space is short.
+                    if matches!(error, Error::Full(_)) {
+                        self.discard_all_warm(self.warm_pool.clear(entry));
+                    }
+                    return Err(error);
+                }
+            };
+            let digest = match provider.images() {
+                Some(images) => images.digest(&kind.image).await,
+                None => None,
+            };
+            self.discard_all_warm(self.warm_pool.renew(entry, kind.clone(), digest, Instant::now()));
+            if !self.warm_pool.lacks(entry) {
+                return Ok(());
+            }
+            let _ = tokio::time::timeout(YIELD_MAX, self.spawns_ended()).await;
+            self.make_warm(entry, plan, &kind, provider).await?;
+        }
+    }
+
+    /// Plans a box of an entry as a spawn without an owner.
+    async fn plan_warm(&self, entry: usize) -> Result<(Plan, Kind, Arc<dyn Provider>)> {
+        let wish = self.warm_pool.wish(entry);
+        let (options, template) = (wish.options.clone(), wish.template.clone());
+        let plan = self.plan(SpawnRequest { options, template, ..SpawnRequest::default() }).await?;
+        let name = &plan.new.sandbox.provider;
+        let far_provider = self.policy.far_provider.as_deref();
+        let planned = self.registry.get(name).zip(plan.kind(far_provider));
+        let Some((here, kind)) = planned else {
+            return Err(Error::Unavailable(format!("the provider `{name}` is not healthy on this server")));
+        };
+        Ok((plan, kind, Arc::clone(&here.provider)))
+    }
+
+    async fn make_warm(
+        self: &Arc<Self>,
+        entry: usize,
+        plan: Plan,
+        kind: &Kind,
+        provider: Arc<dyn Provider>,
+    ) -> Result<()> {
+        let Plan { new, spec, .. } = plan;
+        let sandbox = new.sandbox;
+        let id = sandbox.id.clone();
+        self.warm_pool.enroll(&id, Arc::clone(&provider));
+        let mut making = Making { control: Arc::clone(self), id: id.clone(), is_ready: false };
+        let spec = Spec { lifetime: self.warm_pool.wish(entry).max_age + ORPHAN_GRACE, ..spec };
+        let failed = |error| runtime_error(&sandbox, error);
+        provider.start(&id, &spec).await.map_err(failed)?;
+        let guest = provider.guest(&id).await.map_err(failed)?;
+        let mut is_paused = false;
+        if !kind.prepare.is_empty() {
+            // Secrets are those of an owner, whom it has not yet.
+            let egress = new.egress.without_secrets();
+            self.finish_box(&sandbox, &egress, &kind.prepare, provider.as_ref()).await?;
+            if let Some(pauses) = provider.pauses() {
+                // What runs in it takes no processor time until it is taken.
+                pauses.pause(&id).await.map_err(failed)?;
+                is_paused = true;
+            }
+        }
+        making.is_ready = self.warm_pool.put(entry, kind, Ready { id, guest, since: Instant::now(), is_paused });
+        Ok(())
+    }
+
+    /// Removes a box of the warm pool that no sandbox has. If that fails, the comparison of the
+    /// provider's boxes with the rows does.
+    fn discard_warm(self: &Arc<Self>, id: SandboxId) {
+        let control = Arc::clone(self);
+        self.tasks.spawn(async move { control.remove_warm(&id).await });
+    }
+
+    fn discard_all_warm(self: &Arc<Self>, ids: Vec<SandboxId>) {
+        ids.into_iter().for_each(|id| self.discard_warm(id));
+    }
+
+    async fn remove_warm(&self, id: &SandboxId) {
+        let Some(provider) = self.warm_pool.provider(id) else { return };
+        if let Err(error) = within(REMOVAL_WAIT, provider.stop(id)).await {
+            tracing::warn!(%id, error = %Chain(&error), "cannot remove a box of the warm pool yet");
+        }
+        self.warm_pool.dismiss(id);
+    }
+
+    /// Replaces the boxes of the warm pool that were ready at `seen` and that their provider has lost.
+    pub(super) fn replace_lost_warm(self: &Arc<Self>, provider: &str, alive: &HashSet<&SandboxId>, seen: Instant) {
+        let lost = self.warm_pool.lost(provider, alive, seen);
+        if !lost.is_empty() {
+            tracing::info!(provider, boxes = lost.len(), "boxes of the warm pool have ended and are replaced");
+        }
+        self.discard_all_warm(lost);
+    }
+
+    /// Removes all boxes of the warm pool: the next start cannot know them. What is left after a bounded
+    /// time is removed by the next start as boxes without a row.
+    pub async fn empty_warm_pool(&self) {
+        let removals = stream::iter(self.warm_pool.members());
+        let all = removals.for_each_concurrent(AT_ONCE, |id| async move { self.remove_warm(&id).await });
+        if tokio::time::timeout(EMPTY_MAX, all).await.is_err() {
+            tracing::warn!("some boxes of the warm pool are left for the next start");
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! Boxes that are kept ready: which there are, and which of them a spawn may take.
+//!
+//! Nothing of them is stored. A box that is taken has a row from its admission on; after a crash the
+//! others are boxes without a row, which the reconciler removes.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use domain::{EgressPolicy, PrepareCommand, Resources, SandboxId};
+use parking_lot::Mutex;
+use providers::{Guest, Provider};
+use tokio::sync::Notify;
+
+use super::policy::WarmEntry;
+
+/// Properties in which a box has to be what a spawn asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) provider: String,
+    pub(super) image: String,
+    pub(super) resources: Resources,
+    pub(super) entrypoint: bool,
+    /// Policies that the provider holds; none where connections are made here.
+    pub(super) egress: Vec<EgressPolicy>,
+    /// Commands that have run in it.
+    pub(super) prepare: Vec<PrepareCommand>,
+}
+
+/// A box that is ready.
+#[derive(Debug, Clone)]
+pub(super) struct Ready {
+    pub(super) id: SandboxId,
+    pub(super) guest: Arc<dyn Guest>,
+    /// Time at which it was ready.
+    pub(super) since: Instant,
+    /// True if its processes are stopped where they are.
+    pub(super) is_paused: bool,
+}
+
+/// What an entry has made so far.
+#[derive(Debug, Default)]
+struct Shelf {
+    /// Kind of its boxes; `None` until one has been planned.
+    kind: Option<Kind>,
+    /// Digest of the image that its boxes were made of, where the provider knows one.
+    digest: Option<String>,
+    /// Boxes that are ready, the oldest first.
+    ready: VecDeque<Ready>,
+    hits: u64,
+    misses: u64,
+    /// Number of boxes that were replaced: too old, outdated, or dead.
+    replaced: u64,
+    /// Reason why its boxes cannot be made now.
+    error: Option<String>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    wish: WarmEntry,
+    shelf: Mutex<Shelf>,
+    /// Wakes the task that fills the shelf.
+    wanted: Notify,
+}
+
+/// Figures of an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WarmFigures {
+    /// Name of the entry.
+    pub name: String,
+    /// Provider of its boxes; `None` until one has been planned.
+    pub provider: Option<String>,
+    /// Number of boxes that are to be ready.
+    pub count: u64,
+    /// Number of boxes that are ready.
+    pub ready: u64,
+    /// Number of spawns that took a box.
+    pub hits: u64,
+    /// Number of spawns that found none ready and made their own.
+    pub misses: u64,
+    /// Number of boxes that were replaced unused.
+    pub replaced: u64,
+    /// Age of the oldest box that is ready.
+    pub oldest: Option<Duration>,
+    /// Reason why its boxes cannot be made now.
+    pub error: Option<String>,
+}
+
+/// The boxes that are kept ready.
+#[derive(Debug)]
+pub(super) struct WarmPool {
+    entries: Vec<Entry>,
+    /// Boxes of the pool, from before they are made until they are removed or have a row.
+    members: Mutex<HashMap<SandboxId, Arc<dyn Provider>>>,
+}
+
+impl WarmPool {
+    pub(super) fn new(wishes: &[WarmEntry]) -> Self {
+        let entry = |wish: &WarmEntry| Entry { wish: wish.clone(), shelf: Mutex::default(), wanted: Notify::new() };
+        Self { entries: wishes.iter().map(entry).collect(), members: Mutex::default() }
+    }
+
+    /// Returns the number of entries, by whose index the others are found.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn wish(&self, entry: usize) -> &WarmEntry {
+        &self.entries[entry].wish
+    }
+
+    /// Returns whether the box belongs to the pool.
+    pub(super) fn holds(&self, id: &SandboxId) -> bool {
+        self.members.lock().contains_key(id)
+    }
+
+    /// Returns all boxes of the pool.
+    pub(super) fn members(&self) -> Vec<SandboxId> {
+        self.members.lock().keys().cloned().collect()
+    }
+
+    /// Returns the provider of a box of the pool.
+    pub(super) fn provider(&self, id: &SandboxId) -> Option<Arc<dyn Provider>> {
+        self.members.lock().get(id).cloned()
+    }
+
+    /// Adds a box that the provider is about to make.
+    pub(super) fn enroll(&self, id: &SandboxId, provider: Arc<dyn Provider>) {
+        self.members.lock().insert(id.clone(), provider);
+    }
+
+    /// Forgets a box that is removed.
+    pub(super) fn dismiss(&self, id: &SandboxId) {
+        self.members.lock().remove(id);
+    }
+
+    /// Waits until a box of the entry was taken, or is to be looked at.
+    pub(super) async fn wanted(&self, entry: usize) {
+        self.entries[entry].wanted.notified().await;
+    }
+
+    /// Takes the oldest box of this kind. If there are entries of this kind and none has a box, that
+    /// is a miss of the first.
+    pub(super) fn take(self: &Arc<Self>, kind: &Kind) -> Option<WarmBox> {
+        let mut missed = None;
+        for (index, entry) in self.entries.iter().enumerate() {
+            let mut shelf = entry.shelf.lock();
+            if shelf.kind.as_ref() != Some(kind) {
+                continue;
+            }
+            if let Some(ready) = shelf.ready.pop_front() {
+                return Some(WarmBox { pool: Arc::clone(self), entry: index, ready: Some(ready) });
+            }
+            missed.get_or_insert(index);
+        }
+        if let Some(index) = missed {
+            self.entries[index].shelf.lock().misses += 1;
+        }
+        None
+    }
+
+    /// Sets what the boxes of an entry are made of now, and returns those that are not, or that are too
+    /// old at `now`.
+    pub(super) fn renew(&self, entry: usize, kind: Kind, digest: Option<String>, now: Instant) -> Vec<SandboxId> {
+        let Entry { wish, shelf, .. } = &self.entries[entry];
+        let mut shelf = shelf.lock();
+        let is_other = shelf.kind.as_ref() != Some(&kind) || shelf.digest != digest;
+        (shelf.kind, shelf.digest) = (Some(kind), digest);
+        self.sift(&mut shelf, |ready| !is_other && now.duration_since(ready.since) < wish.max_age)
+    }
+
+    /// Returns all boxes of an entry that are ready, which are to be removed.
+    pub(super) fn clear(&self, entry: usize) -> Vec<SandboxId> {
+        self.sift(&mut self.entries[entry].shelf.lock(), |_| false)
+    }
+
+    /// Returns the boxes of a provider that were ready at `seen` and are not in `alive`.
+    pub(super) fn lost(&self, provider: &str, alive: &HashSet<&SandboxId>, seen: Instant) -> Vec<SandboxId> {
+        let mut lost = Vec::new();
+        for entry in &self.entries {
+            let mut shelf = entry.shelf.lock();
+            if shelf.kind.as_ref().is_some_and(|kind| kind.provider == provider) {
+                lost.extend(self.sift(&mut shelf, |ready| ready.since > seen || alive.contains(&ready.id)));
+                entry.wanted.notify_one();
+            }
+        }
+        lost
+    }
+
+    /// Removes the boxes from the shelf that are not to be kept, and returns them.
+    fn sift(&self, shelf: &mut Shelf, keep: impl Fn(&Ready) -> bool) -> Vec<SandboxId> {
+        let (kept, gone): (VecDeque<_>, VecDeque<_>) = shelf.ready.drain(..).partition(keep);
+        shelf.ready = kept;
+        shelf.replaced += gone.len() as u64;
+        gone.into_iter().map(|ready| ready.id).collect()
+    }
+
+    /// Returns whether an entry has fewer boxes than it should.
+    pub(super) fn lacks(&self, entry: usize) -> bool {
+        let Entry { wish, shelf, .. } = &self.entries[entry];
+        shelf.lock().ready.len() < wish.count
+    }
+
+    /// Adds a box that is ready. Returns `false` if the entry wants another kind by now.
+    pub(super) fn put(&self, entry: usize, kind: &Kind, ready: Ready) -> bool {
+        let mut shelf = self.entries[entry].shelf.lock();
+        let is_wanted = shelf.kind.as_ref() == Some(kind);
+        if is_wanted {
+            shelf.ready.push_back(ready);
+        }
+        is_wanted
+    }
+
+    /// Notes that a box was dead when a sandbox got it, which then had to have one made.
+    pub(super) fn died(&self, entry: usize) {
+        let mut shelf = self.entries[entry].shelf.lock();
+        shelf.hits -= 1;
+        shelf.misses += 1;
+        shelf.replaced += 1;
+    }
+
+    /// Notes why the boxes of an entry cannot be made, or that they can. Returns whether that is new.
+    pub(super) fn note(&self, entry: usize, error: Option<String>) -> bool {
+        let mut shelf = self.entries[entry].shelf.lock();
+        let is_new = shelf.error != error;
+        shelf.error = error;
+        is_new
+    }
+
+    /// Returns the figures of every entry.
+    pub(super) fn figures(&self) -> Vec<WarmFigures> {
+        let figures = |entry: &Entry| {
+            let shelf = entry.shelf.lock();
+            WarmFigures {
+                name: entry.wish.name.clone(),
+                provider: shelf.kind.as_ref().map(|kind| kind.provider.clone()),
+                count: entry.wish.count as u64,
+                ready: shelf.ready.len() as u64,
+                hits: shelf.hits,
+                misses: shelf.misses,
+                replaced: shelf.replaced,
+                oldest: shelf.ready.iter().map(|ready| ready.since.elapsed()).max(),
+                error: shelf.error.clone(),
+            }
+        };
+        self.entries.iter().map(figures).collect()
+    }
+}
+
+/// A box that a spawn has taken. It goes back to the others unless it is used.
+#[derive(Debug)]
+pub(super) struct WarmBox {
+    pool: Arc<WarmPool>,
+    entry: usize,
+    /// The box, until it is used or found dead.
+    ready: Option<Ready>,
+}
+
+impl WarmBox {
+    /// Returns the box.
+    pub(super) fn ready(&self) -> &Ready {
+        self.ready.as_ref().expect("it is there until the guard is consumed")
+    }
+
+    /// Returns the id of the box, which its sandbox has too.
+    pub(super) fn id(&self) -> &SandboxId {
+        &self.ready().id
+    }
+
+    /// Gives the box to the sandbox that has a row of its id now. Returns the entry that it was of.
+    pub(super) fn used(mut self) -> usize {
+        if let Some(ready) = self.ready.take() {
+            let entry = &self.pool.entries[self.entry];
+            entry.shelf.lock().hits += 1;
+            self.pool.dismiss(&ready.id);
+            entry.wanted.notify_one();
+        }
+        self.entry
+    }
+}
+
+impl Drop for WarmBox {
+    fn drop(&mut self) {
+        if let Some(ready) = self.ready.take() {
+            self.pool.entries[self.entry].shelf.lock().ready.push_front(ready);
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use domain::{Metadata, SpawnOptions, Timestamp};
+    use providers::Spec;
+    use providers::mock::Mock;
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn id(n: u8) -> SandboxId {
+        SandboxId::from_entropy([n; 10])
+    }
+
+    fn kind(image: &str) -> Kind {
+        Kind {
+            provider: "mock".to_owned(),
+            image: image.to_owned(),
+            resources: Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 64 },
+            entrypoint: false,
+            egress: Vec::new(),
+            prepare: Vec::new(),
+        }
+    }
+
+    /// A pool with one entry, for two boxes.
+    struct Pool {
+        pool: Arc<WarmPool>,
+        mock: Arc<dyn Provider>,
+    }
+
+    impl Pool {
+        /// Makes a pool that has the boxes 1 to `boxes`.
+        async fn of(boxes: u8) -> Pool {
+            let (name, template, options) = ("a".to_owned(), None, SpawnOptions::default());
+            let pool = WarmPool::new(&[WarmEntry { name, template, options, count: 2, max_age: HOUR }]);
+            assert!(pool.renew(0, kind("host"), None, Instant::now()).is_empty());
+            let pool = Pool { pool: Arc::new(pool), mock: Arc::new(Mock::new(|| Timestamp::MIN)) };
+            for n in 1..=boxes {
+                assert!(pool.put(n, "host", Instant::now()).await);
+            }
+            pool
+        }
+
+        async fn put(&self, n: u8, image: &str, since: Instant) -> bool {
+            let spec = Spec {
+                image: image.to_owned(),
+                resources: kind(image).resources,
+                entrypoint: false,
+                metadata: Metadata::new(),
+                lifetime: HOUR,
+                egress: Vec::new(),
+                trust: None,
+                asker: None,
+            };
+            self.mock.start(&id(n), &spec).await.unwrap();
+            let guest = self.mock.guest(&id(n)).await.unwrap();
+            self.pool.enroll(&id(n), Arc::clone(&self.mock));
+            self.pool.put(0, &kind(image), Ready { id: id(n), guest, since, is_paused: false })
+        }
+
+        fn take(&self, kind: &Kind) -> Option<WarmBox> {
+            self.pool.take(kind)
+        }
+
+        fn renew(&self, image: &str, digest: Option<&str>, now: Instant) -> Vec<SandboxId> {
+            self.pool.renew(0, kind(image), digest.map(str::to_owned), now)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_box_is_taken_once_and_comes_back_if_it_is_not_used() {
+        let pool = Pool::of(2).await;
+        let (first, second) = (pool.take(&kind("host")).unwrap(), pool.take(&kind("host")).unwrap());
+        assert_eq!((first.id(), second.id()), (&id(1), &id(2)));
+        assert!(pool.take(&kind("host")).is_none());
+        drop(first);
+        assert_eq!(pool.take(&kind("host")).unwrap().id(), &id(1));
+        assert!(pool.pool.holds(&id(1)) && pool.pool.holds(&id(2)));
+        second.used();
+        assert!(!pool.pool.holds(&id(2)), "it belongs to its sandbox");
+        let figures = &pool.pool.figures()[0];
+        assert_eq!((figures.ready, figures.hits, figures.misses), (1, 1, 1));
+    }
+
+    #[tokio::test]
+    async fn only_a_spawn_of_the_same_kind_takes_one_and_only_such_a_one_misses() {
+        let pool = Pool::of(1).await;
+        assert!(pool.take(&kind("alpine")).is_none());
+        let large = Kind { resources: Resources { memory_mb: 128, ..kind("host").resources }, ..kind("host") };
+        assert!(pool.take(&large).is_none() && pool.take(&Kind { entrypoint: true, ..kind("host") }).is_none());
+        assert_eq!(pool.pool.figures()[0].misses, 0);
+        assert!(pool.take(&kind("host")).is_some());
+    }
+
+    #[tokio::test]
+    async fn what_is_too_old_of_another_kind_or_another_image_is_replaced() {
+        let now = Instant::now();
+        assert!(Pool::of(2).await.renew("host", None, now).is_empty());
+        assert_eq!(Pool::of(2).await.renew("host", None, now + HOUR * 2), [id(1), id(2)]);
+        assert_eq!(Pool::of(2).await.renew("alpine", None, now), [id(1), id(2)]);
+        assert_eq!(Pool::of(1).await.renew("host", Some("sha256:1"), now), [id(1)]);
+        let pool = Pool::of(1).await;
+        assert_eq!(pool.renew("other", None, now), [id(1)]);
+        assert!(!pool.put(9, "host", now).await, "planned before the change, ready after it");
+    }
+
+    #[tokio::test]
+    async fn what_a_look_at_the_provider_did_not_find_is_lost_unless_it_is_newer() {
+        let pool = Pool::of(2).await;
+        let (alive, seen) = ([id(2)], Instant::now());
+        assert!(pool.put(3, "host", seen + Duration::from_millis(1)).await);
+        let alive = alive.iter().collect();
+        assert!(pool.pool.lost("docker", &alive, seen).is_empty());
+        assert_eq!(pool.pool.lost("mock", &alive, seen), [id(1)]);
+        assert_eq!(pool.pool.figures()[0].ready, 2);
+        let taken = pool.take(&kind("host")).unwrap();
+        assert!(!pool.pool.lost("mock", &HashSet::new(), seen + HOUR).contains(taken.id()), "it is not on the shelf");
+    }
+
+    #[tokio::test]
+    async fn one_that_was_dead_is_a_miss_after_all() {
+        let pool = Pool::of(1).await;
+        let entry = pool.take(&kind("host")).unwrap().used();
+        pool.pool.died(entry);
+        let figures = &pool.pool.figures()[0];
+        assert_eq!((figures.hits, figures.misses, figures.replaced), (0, 1, 1));
+        assert!(pool.pool.lacks(0));
+    }
+}
