@@ -57,6 +57,7 @@ mod spawn_options;
 mod system;
 mod template;
 mod text;
+mod tree;
 mod worker;
 
 pub use audit::AuditEntry;
@@ -100,4 +101,5 @@ pub use text::{
     ImageName, Labels, OwnerHeader, OwnerId, RelativePath, SandboxId, SecretHost, SecretName, SecretUse,
     SecretVariables, Span, TemplateName,
 };
+pub use tree::{AmendFailure, AmendRequest, Amended, FileAttributes, ManifestEntry, PackRequest};
 pub use worker::{AdminCapacity, AdminHeartbeat, Capacity, Heartbeat, Lease, RenewRequest, Renewed, Worker};

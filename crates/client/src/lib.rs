@@ -32,7 +32,8 @@
 //! - Files: [`Client::write_file`], [`Client::list_files`], [`Client::read_file`] as a
 //!   [`FileStream`], [`Client::search_files`], [`Client::replace_in_files`],
 //!   [`Client::read_archive`], [`Client::write_archive`], [`Client::watch_files`] as
-//!   a [`FileChangeStream`].
+//!   a [`FileChangeStream`]; for a synchronization [`Client::read_manifest`], [`Client::pack_files`],
+//!   [`Client::amend_files`].
 //! - Ports: [`Client::ports`], [`Client::connect_port`] as a [`PortStream`], [`Client::listen_port`] as a
 //!   [`PortListener`].
 //! - Images: [`Client::images`], [`Client::pull_image`] with its progress as a [`PullStream`].
@@ -78,6 +79,7 @@ mod sandbox;
 mod search;
 mod secret;
 mod template;
+mod tree;
 mod watch;
 mod worker;
 

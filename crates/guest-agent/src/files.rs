@@ -2,10 +2,13 @@
 //! in pieces, with other tasks' turns between them.
 
 pub(crate) mod acting;
+pub(crate) mod amend;
 mod copy;
 pub(crate) mod glob;
 pub(crate) mod list;
 pub(crate) mod long_work;
+pub(crate) mod manifest;
+mod names;
 pub(crate) mod pack;
 mod path;
 pub(crate) mod read;

@@ -29,6 +29,9 @@
 //! | `POST /files/search` | [`Search`] | lines of [`SearchRow`] |
 //! | `POST /files/replace` | [`Replace`] | lines of [`ReplaceRow`] |
 //! | `POST /files/watch` | [`WatchFiles`] | lines of [`WatchRow`], until the path is gone |
+//! | `POST /files/manifest` | [`Manifest`] | lines of [`ManifestRow`] |
+//! | `POST /files/pack` | [`Pack`] | a tar |
+//! | `POST /files/amend` | [`Amend`] | a line with [`Amended`] |
 //! | `POST /console` | [`Console`] | array of strings |
 //! | `POST /ports` | – | array of [`ListeningPort`] |
 //! | `POST /ports/watch` | [`WatchPorts`] | lines of [`PortChange`], until a later such request or the end of the box |
@@ -84,6 +87,7 @@ mod ports;
 mod process;
 mod search;
 mod trace;
+mod tree;
 mod watch;
 
 use serde::{Deserialize, Serialize};
@@ -114,6 +118,10 @@ pub use search::{
     SEARCH_TEXT_BYTES_MAX, Search, SearchBound, SearchEnd, SearchMatch, SearchRow, TextPattern,
 };
 pub use trace::{Bounds, EndTree, Note, Sweep, Trace};
+pub use tree::{
+    AMEND_FAILURES_MAX, AMENDED_BYTES_MAX, Amend, AmendFailure, Amended, Attributes, CHOSEN_BYTES_MAX,
+    CHOSEN_PATHS_MAX, Manifest, ManifestRow, Pack,
+};
 pub use watch::{FileChange, FileChangeKind, WATCH_ROW_BYTES_MAX, WATCHED_DIRECTORIES_MAX, WatchFiles, WatchRow};
 
 /// Version of this protocol. Server and agent are built together; their versions differ only when a

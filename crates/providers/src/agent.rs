@@ -20,6 +20,7 @@ mod request;
 mod search;
 mod socket;
 mod transfer;
+mod tree;
 mod watch;
 mod wire;
 
@@ -45,9 +46,9 @@ use self::request::{LONG_WAIT, SHORT_WAIT};
 pub(crate) use self::socket::connect_unix;
 pub(crate) use self::wire::{check_mode, check_path};
 use crate::{
-    Attach, Background, ByteStream, Command, EgressRequests, Error, FileChanges, FileContent, FileInfo, Guest,
-    Interactive, ListeningPort, OutputStream, PortChanges, PortConnections, ProcessAction, ProcessEvents, ProcessInfo,
-    Replace, ReplaceResult, Result, Search, SearchResult, Unpacked,
+    Amend, Amended, Attach, Background, ByteStream, Command, EgressRequests, Error, FileChanges, FileContent, FileInfo,
+    Guest, Interactive, ListeningPort, OutputStream, Pack, PortChanges, PortConnections, ProcessAction, ProcessEvents,
+    ProcessInfo, Replace, ReplaceResult, Result, Search, SearchResult, Unpacked,
 };
 
 /// Largest JSON of a console answer: at most six bytes for each byte of a line, and three between
@@ -221,6 +222,21 @@ impl Guest for AgentGuest {
     async fn unpack(&self, path: &str, archive: ByteStream) -> Result<Unpacked> {
         check_path(path)?;
         transfer::unpack(&self.connection, &wire_types::PathOnly { path: path.to_owned() }, archive).await
+    }
+
+    async fn manifest(&self, path: &str, checksum: bool) -> Result<ByteStream> {
+        check_path(path)?;
+        tree::manifest(&self.connection, &wire_types::Manifest { path: path.to_owned(), checksum }).await
+    }
+
+    async fn pack(&self, request: &Pack) -> Result<ByteStream> {
+        check_path(&request.path)?;
+        tree::pack(&self.connection, request).await
+    }
+
+    async fn amend(&self, request: &Amend) -> Result<Amended> {
+        check_path(&request.path)?;
+        tree::amend(&self.connection, request).await
     }
 
     async fn watch(&self, path: &str, recursive: bool) -> Result<FileChanges> {

@@ -22,6 +22,7 @@ mod processes;
 mod remote;
 mod search;
 mod stats;
+mod tree;
 
 use std::fmt;
 use std::path::PathBuf;

@@ -13,6 +13,9 @@ use bytes::Bytes;
 use domain::Timestamp;
 use futures_util::stream::BoxStream;
 pub use guest_protocol::EGRESS_HOST_BYTES_MAX;
+pub use guest_protocol::{
+    AMENDED_BYTES_MAX, Amend, AmendFailure, Amended, Attributes, CHOSEN_BYTES_MAX, CHOSEN_PATHS_MAX, Pack,
+};
 use guest_protocol::{EgressReason, PATH_BYTES_MAX};
 pub use guest_protocol::{FileChange, FileChangeKind, WatchRow};
 pub use guest_protocol::{
@@ -451,6 +454,30 @@ pub trait Guest: fmt::Debug + Send + Sync {
     ///   the place of a directory or the reverse. What was unpacked before stays.
     /// - A provider without archives returns [`crate::Error::NotSupported`].
     async fn unpack(&self, path: &str, archive: ByteStream) -> Result<Unpacked>;
+
+    /// Describes a directory and all that is below it, as NDJSON of [`guest_protocol::ManifestRow`]; with
+    /// `checksum`, with the digests of files.
+    ///
+    /// - Paths are percent-encoded, each directory comes before its entries, and a last line ends it.
+    /// - What cannot be read is counted in the last line.
+    /// - A provider that cannot describe returns [`crate::Error::NotSupported`].
+    async fn manifest(&self, path: &str, checksum: bool) -> Result<ByteStream>;
+
+    /// Packs chosen files below a directory as tar, in the order of their paths.
+    ///
+    /// - What is not there or cannot be read is left out.
+    /// - A path that could lead out of the directory is [`crate::Error::Invalid`].
+    /// - A provider without archives returns [`crate::Error::NotSupported`].
+    async fn pack(&self, request: &Pack) -> Result<ByteStream>;
+
+    /// Removes files below a directory, then sets modes and times.
+    ///
+    /// - A directory is removed only if it is empty; what is not there is no failure.
+    /// - No path leads through a link. One that could lead out of the directory is
+    ///   [`crate::Error::Invalid`], and nothing is done.
+    /// - A path that fails for another reason is in the account, and the others are done.
+    /// - A provider that cannot do it returns [`crate::Error::NotSupported`].
+    async fn amend(&self, request: &Amend) -> Result<Amended>;
 
     /// Watches a file, or the entries of a directory; if `recursive`, all that is below it.
     ///

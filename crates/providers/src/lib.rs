@@ -43,10 +43,11 @@ pub use disk::BoxDisk;
 pub use domain::{Chain, SandboxId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{
-    ByteStream, Command, Control, EGRESS_HOST_BYTES_MAX, EgressAnswer, EgressRefusal, EgressRequest, EgressRequests,
-    FileChange, FileChangeKind, FileChanges, FileContent, FileInfo, FileScope, Guest, Interactive, ListeningPort,
-    OutputEvent, OutputStream, PATTERN_BYTES_MAX, PortChange, PortChanges, PortConnection, PortConnections,
-    REPLACE_FILES_MAX, Replace, ReplaceResult, ReplacedFile, SCOPE_GLOB_BYTES_MAX, SCOPE_GLOBS_MAX, SEARCH_CONTEXT_MAX,
+    AMENDED_BYTES_MAX, Amend, AmendFailure, Amended, Attributes, ByteStream, CHOSEN_BYTES_MAX, CHOSEN_PATHS_MAX,
+    Command, Control, EGRESS_HOST_BYTES_MAX, EgressAnswer, EgressRefusal, EgressRequest, EgressRequests, FileChange,
+    FileChangeKind, FileChanges, FileContent, FileInfo, FileScope, Guest, Interactive, ListeningPort, OutputEvent,
+    OutputStream, PATTERN_BYTES_MAX, Pack, PortChange, PortChanges, PortConnection, PortConnections, REPLACE_FILES_MAX,
+    Replace, ReplaceResult, ReplacedFile, SCOPE_GLOB_BYTES_MAX, SCOPE_GLOBS_MAX, SEARCH_CONTEXT_MAX,
     SEARCH_MATCHES_MAX, SEARCH_TEXT_BYTES_MAX, STREAM_BYTES_MAX, Search, SearchBound, SearchEnd, SearchMatch,
     SearchResult, TextPattern, Unpacked, WatchRow,
 };

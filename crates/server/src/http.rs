@@ -52,6 +52,7 @@ mod subprotocol;
 mod system;
 mod templates;
 mod text;
+mod trees;
 mod watch;
 mod websocket;
 mod wire;

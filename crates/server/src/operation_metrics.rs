@@ -54,6 +54,10 @@ pub enum Operation {
     FileArchive,
     /// An archive was unpacked.
     FileUnpack,
+    /// A directory was described.
+    FileManifest,
+    /// Many files were removed, or their modes and times set.
+    FileAmend,
     /// Files were watched.
     FileWatch,
     /// The console was read.
@@ -96,6 +100,8 @@ impl Operation {
             Operation::FileReplace => "file_replace",
             Operation::FileArchive => "file_archive",
             Operation::FileUnpack => "file_unpack",
+            Operation::FileManifest => "file_manifest",
+            Operation::FileAmend => "file_amend",
             Operation::FileWatch => "file_watch",
             Operation::Logs => "logs",
             Operation::Ports => "ports",

@@ -7,13 +7,15 @@ use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use guest_protocol::{FileScope, PathOnly};
+use guest_protocol::{FileScope, Pack, PathOnly};
 use rustix::fs::{AtFlags, CWD, FileType, Stat, readlinkat, statat};
 use tar::{Builder, EntryType, Header, HeaderMode};
 
 use super::long_work::Output;
+use super::names::{decoded, time};
 use super::path::{check, name_of, normal};
 use super::search::open_regular;
+use super::unpack::steps;
 use super::walk::{Entry, Walk};
 use crate::failure::{Result, lookup_refused};
 
@@ -43,15 +45,39 @@ pub(crate) fn pack(request: &PathOnly, output: &mut Output) -> Result<()> {
     let above = if is_dir { root.len() } else { root.len() - name_of(&root).len() };
     let mut packing = Packing { builder: Builder::new(Sink { output }), above, shared: HashMap::new() };
     packing.builder.mode(HeaderMode::Complete);
-    let packed = packing.all(walk, is_dir.then_some(&stat)).and_then(|()| packing.builder.finish());
-    let Sink { output } = packing.builder.get_mut();
-    match packed {
-        Ok(()) => {
-            let _ = output.flush();
-            Ok(())
-        }
-        Err(error) => Err(crate::failure::internal(error.to_string())),
+    let packed = packing.all(walk, is_dir.then_some(&stat));
+    packing.end(packed)
+}
+
+/// Packs chosen files below a directory, in the order of their paths. One that is not there, or cannot
+/// be packed, is left out.
+///
+/// # Errors
+/// Before the head: not found for the directory, invalid for a path that could lead out of it. After it
+/// as [`pack`].
+pub(crate) fn chosen(request: &Pack, output: &mut Output) -> Result<()> {
+    let path = check(&request.path)?;
+    let paths: Vec<Vec<u8>> = request.paths.iter().map(|path| decoded(path)).collect();
+    for path in &paths {
+        steps(path)?;
     }
+    statat(CWD, path, AtFlags::empty()).map_err(|errno| lookup_refused(path, errno))?;
+    if output.begin().is_err() {
+        return Ok(());
+    }
+    let root = normal(path).into_bytes();
+    let mut packing = Packing { builder: Builder::new(Sink { output }), above: root.len(), shared: HashMap::new() };
+    packing.builder.mode(HeaderMode::Complete);
+    let mut packed = Ok(());
+    for below in &paths {
+        let path = [root.strip_suffix(b"/").unwrap_or(&root), b"/", below.as_slice()].concat();
+        let Ok(stat) = statat(CWD, path.as_slice(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        packed = packing.entry(&Entry { path, kind: FileType::from_raw_mode(stat.st_mode) });
+        if packed.is_err() {
+            break;
+        }
+    }
+    packing.end(packed)
 }
 
 /// End of an archive in its thread.
@@ -92,6 +118,18 @@ impl Packing<'_> {
         Ok(())
     }
 
+    fn end(mut self, packed: std::io::Result<()>) -> Result<()> {
+        let ended = packed.and_then(|()| self.builder.finish());
+        let Sink { output } = self.builder.get_mut();
+        match ended {
+            Ok(()) => {
+                let _ = output.flush();
+                Ok(())
+            }
+            Err(error) => Err(crate::failure::internal(error.to_string())),
+        }
+    }
+
     /// Returns the name of an entry in the archive.
     fn name<'a>(&self, path: &'a [u8]) -> &'a [u8] {
         let name = path.get(self.above..).unwrap_or_default();
@@ -128,12 +166,10 @@ impl Packing<'_> {
 
     /// Adds the time of the next member where its header cannot hold it.
     fn time(&mut self, stat: &Stat) -> std::io::Result<()> {
-        // Before 1970, the fraction would count the other way.
-        if stat.st_mtime_nsec == 0 || stat.st_mtime < 0 {
+        if stat.st_mtime_nsec == 0 && stat.st_mtime >= 0 {
             return Ok(());
         }
-        let time = format!("{}.{:09}", stat.st_mtime, stat.st_mtime_nsec);
-        self.builder.append_pax_extensions([("mtime", time.as_bytes())])
+        self.builder.append_pax_extensions([("mtime", time(stat).as_bytes())])
     }
 
     fn file(&mut self, entry: &Entry, name: &Path) -> std::io::Result<()> {

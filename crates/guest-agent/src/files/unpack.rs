@@ -15,7 +15,7 @@ use tar::{Archive, Header};
 
 use super::long_work::Input;
 use super::path::check;
-use super::write::make_dir_and_parents;
+use super::write::{Temporary, make_dir_and_parents};
 use crate::failure::{Result, invalid, refused};
 
 /// Maximum number of members of an archive.
@@ -72,7 +72,7 @@ pub(crate) fn unpack(request: &PathOnly, input: Input) -> Result<Unpacked> {
 }
 
 /// Seconds since 1970, and nanoseconds.
-type Time = (i64, u32);
+pub(super) type Time = (i64, u32);
 
 /// An archive that is being unpacked.
 struct Unpacking {
@@ -153,7 +153,6 @@ impl Unpacking {
         let dir = self.here()?;
         match kind {
             b'0' | b'7' => {
-                clear(dir, name)?;
                 let size = header.size().map_err(number)?;
                 file(dir, name, mode, mtime, size, content)?;
                 self.done.bytes += size;
@@ -254,7 +253,7 @@ impl Unpacking {
 
 /// Opens a directory that is no link. gVisor follows a link to a directory in spite of `O_NOFOLLOW`, so
 /// that what is opened has to be what the name itself stands for.
-fn open_step(dir: &OwnedFd, step: &[u8]) -> Result<OwnedFd, Errno> {
+pub(super) fn open_step(dir: &OwnedFd, step: &[u8]) -> Result<OwnedFd, Errno> {
     let named = statat(dir, step, AtFlags::SYMLINK_NOFOLLOW)?;
     if FileType::from_raw_mode(named.st_mode) != FileType::Directory {
         return Err(Errno::NOTDIR);
@@ -265,7 +264,7 @@ fn open_step(dir: &OwnedFd, step: &[u8]) -> Result<OwnedFd, Errno> {
 }
 
 /// Returns the components of a path below the root.
-fn steps(path: &[u8]) -> Result<Vec<&[u8]>> {
+pub(super) fn steps(path: &[u8]) -> Result<Vec<&[u8]>> {
     if path.starts_with(b"/") {
         return Err(invalid("its name is absolute; pack with names below the directory"));
     }
@@ -290,15 +289,19 @@ fn clear(dir: &OwnedFd, name: &[u8]) -> Result<()> {
     }
 }
 
-fn is_dir(dir: &OwnedFd, name: &[u8]) -> bool {
+pub(super) fn is_dir(dir: &OwnedFd, name: &[u8]) -> bool {
     let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
     stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
 fn file(dir: &OwnedFd, name: &[u8], mode: u32, mtime: Time, size: u64, content: &mut impl Read) -> Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| refused("the file", errno))?;
-    let mut file = File::from(fd);
+    if is_dir(dir, name) {
+        return Err(invalid("there is a directory of this name in the sandbox; remove it first"));
+    }
+    let errno_of = |errno| refused("the file", errno);
+    // A part never stands under the file's own name.
+    let temporary = Temporary::in_dir(dir).map_err(errno_of)?;
+    let mut file = File::from(temporary.file.try_clone().map_err(|_| errno_of(Errno::MFILE))?);
     let mut left = size;
     let mut buffer = vec![0; PIECE_BYTES.min(usize::try_from(size).unwrap_or(PIECE_BYTES))];
     let mut fill = || -> Result<()> {
@@ -314,16 +317,13 @@ fn file(dir: &OwnedFd, name: &[u8], mode: u32, mtime: Time, size: u64, content: 
         }
         Ok(())
     };
-    if let Err(failure) = fill() {
-        // A part must not look like the whole.
-        let _ = unlinkat(dir, name, AtFlags::empty());
-        return Err(failure);
-    }
-    fchmod(&file, Mode::from_raw_mode(mode)).map_err(|errno| refused("the file", errno))?;
-    futimens(&file, &times(mtime)).map_err(|errno| refused("the file", errno))
+    fill()?;
+    fchmod(&file, Mode::from_raw_mode(mode)).map_err(errno_of)?;
+    futimens(&file, &times(mtime)).map_err(errno_of)?;
+    temporary.rename(name).map_err(errno_of)
 }
 
-fn times((seconds, nanoseconds): Time) -> Timestamps {
+pub(super) fn times((seconds, nanoseconds): Time) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
         last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() },
@@ -381,7 +381,7 @@ fn pax(text: &[u8], names: &mut Names) -> Result<()> {
 }
 
 /// Parses decimal seconds.
-fn time(text: &str) -> Option<Time> {
+pub(super) fn time(text: &str) -> Option<Time> {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits: String = fraction.chars().chain(std::iter::repeat('0')).take(9).collect();
     let (seconds, nanoseconds) = (seconds.parse::<i64>().ok()?, digits.parse::<u32>().ok()?);

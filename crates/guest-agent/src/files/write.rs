@@ -217,13 +217,17 @@ pub(super) struct Temporary<'a> {
 
 impl<'a> Temporary<'a> {
     pub(super) fn create(place: &'a Place) -> Result<Temporary<'a>, Errno> {
+        Self::in_dir(&place.dir)
+    }
+
+    pub(super) fn in_dir(dir: &'a OwnedFd) -> Result<Temporary<'a>, Errno> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..NAME_TRIES_MAX {
             let mut random = [0; 8];
             rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
             let name = format!(".tidebox-{:016x}", u64::from_ne_bytes(random));
-            match openat(&place.dir, &name, flags, Mode::RUSR | Mode::WUSR) {
-                Ok(file) => return Ok(Temporary { dir: &place.dir, name, file, placed: false }),
+            match openat(dir, &name, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(file) => return Ok(Temporary { dir, name, file, placed: false }),
                 Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno),
             }
@@ -239,6 +243,13 @@ impl<'a> Temporary<'a> {
                 Err(errno) => return Err(errno),
             }
         }
+        Ok(())
+    }
+
+    /// Gives the file its name in the same directory.
+    pub(super) fn rename(mut self, name: &[u8]) -> Result<(), Errno> {
+        renameat(self.dir, &self.name, self.dir, name)?;
+        self.placed = true;
         Ok(())
     }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use guest_protocol::frame::PAYLOAD_BYTES_MAX;
 use guest_protocol::{
-    COMMAND_HEADER, Console, Deadline, FILE_HEADER, Failure, Hello, PathOnly, REQUEST_HEADER, ReadFile, Replace,
-    Search, Trust, VERSION, VERSION_HEADER, WatchFiles, WriteFile,
+    Amend, COMMAND_HEADER, Console, Deadline, FILE_HEADER, Failure, Hello, Manifest, Pack, PathOnly, REQUEST_HEADER,
+    ReadFile, Replace, Search, Trust, VERSION, VERSION_HEADER, WatchFiles, WriteFile,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -135,6 +135,18 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
         (&Method::GET, "/archive") => {
             let wanted: PathOnly = header(&request)?;
             return long_work(agent, &agent.long_work, move |output| files::pack::pack(&wanted, output)).await;
+        }
+        (&Method::POST, "/files/manifest") => {
+            let wanted: Manifest = body(request).await?;
+            return long_work(agent, &agent.long_work, move |output| files::manifest::manifest(&wanted, output)).await;
+        }
+        (&Method::POST, "/files/pack") => {
+            let wanted: Pack = body(request).await?;
+            return long_work(agent, &agent.long_work, move |output| files::pack::chosen(&wanted, output)).await;
+        }
+        (&Method::POST, "/files/amend") => {
+            let wanted: Amend = body(request).await?;
+            return long_work(agent, &agent.long_work, move |output| files::amend::amend(&wanted, output)).await;
         }
         (&Method::PUT, "/archive") => {
             let wanted: PathOnly = header(&request)?;

@@ -115,9 +115,17 @@ pub(super) async fn archive(connection: &Arc<Connection>, details: &PathOnly) ->
         succeed(ACTION, answer.await?).await
     };
     let incoming = within(ACTION, SHORT_WAIT, answer).await?.into_body();
-    let content =
-        Content { action: ACTION, incoming, left: u64::MAX, _permit: permit, _connection: Arc::clone(connection) };
-    Ok(content.stream())
+    Ok(passed_on(ACTION, connection, incoming, permit))
+}
+
+/// Returns the bytes of an answer as they come, without a bound.
+pub(super) fn passed_on(
+    action: &'static str,
+    connection: &Arc<Connection>,
+    incoming: Incoming,
+    permit: OwnedSemaphorePermit,
+) -> ByteStream {
+    Content { action, incoming, left: u64::MAX, _permit: permit, _connection: Arc::clone(connection) }.stream()
 }
 
 /// Unpacks an archive below a directory.

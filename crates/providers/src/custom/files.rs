@@ -81,7 +81,7 @@ pub(super) async fn read(guest: &CustomGuest, path: &str, offset: u64, length: O
 }
 
 /// Returns the content, but no more than was requested.
-fn pieces(action: &'static str, stream: FileStream, length: Option<u64>) -> ByteStream {
+pub(super) fn pieces(action: &'static str, stream: FileStream, length: Option<u64>) -> ByteStream {
     stream::unfold(Some((stream, length.unwrap_or(u64::MAX))), move |state| async move {
         let (mut stream, left) = state?;
         match stream.next().await {

@@ -7,12 +7,12 @@ use guest_protocol::{CONSOLE_LINES_MAX, GLOB_RESULTS_MAX};
 
 use super::files::file_info;
 use super::guest::CustomGuest;
-use super::{exec, files, listen, ports, processes, search};
+use super::{exec, files, listen, ports, processes, search, tree};
 use crate::agent::{check_mode, check_path};
 use crate::{
-    Attach, Background, ByteStream, Command, EgressRequests, Error, FileChanges, FileContent, FileInfo, Guest,
-    Interactive, ListeningPort, OutputStream, PortChanges, PortConnections, ProcessAction, ProcessEvents, ProcessInfo,
-    Replace, ReplaceResult, Result, Search, SearchResult, Unpacked,
+    Amend, Amended, Attach, Background, ByteStream, Command, EgressRequests, Error, FileChanges, FileContent, FileInfo,
+    Guest, Interactive, ListeningPort, OutputStream, Pack, PortChanges, PortConnections, ProcessAction, ProcessEvents,
+    ProcessInfo, Replace, ReplaceResult, Result, Search, SearchResult, Unpacked,
 };
 
 #[async_trait]
@@ -128,6 +128,21 @@ impl Guest for CustomGuest {
     async fn unpack(&self, path: &str, archive: ByteStream) -> Result<Unpacked> {
         check_path(path)?;
         files::unpack(self, path, archive).await
+    }
+
+    async fn manifest(&self, path: &str, checksum: bool) -> Result<ByteStream> {
+        check_path(path)?;
+        tree::manifest(self, path, checksum).await
+    }
+
+    async fn pack(&self, request: &Pack) -> Result<ByteStream> {
+        check_path(&request.path)?;
+        tree::pack(self, request).await
+    }
+
+    async fn amend(&self, request: &Amend) -> Result<Amended> {
+        check_path(&request.path)?;
+        tree::amend(self, request).await
     }
 
     async fn watch(&self, path: &str, recursive: bool) -> Result<FileChanges> {

@@ -14,8 +14,9 @@ use super::fs::FileSystem;
 use super::shell::run;
 use crate::agent::{check_mode, check_path, check_port};
 use crate::{
-    ByteStream, Command, EgressRequests, Error, FileChanges, FileContent, FileInfo, Guest, Interactive, ListeningPort,
-    OutputStream, PortChanges, PortConnections, Replace, ReplaceResult, Result, Search, SearchResult, Unpacked,
+    Amend, Amended, ByteStream, Command, EgressRequests, Error, FileChanges, FileContent, FileInfo, Guest, Interactive,
+    ListeningPort, OutputStream, Pack, PortChanges, PortConnections, Replace, ReplaceResult, Result, Search,
+    SearchResult, Unpacked,
 };
 
 /// Size of the pieces in which a file is read, in bytes.
@@ -158,6 +159,19 @@ impl Guest for MockGuest {
 
     async fn unpack(&self, _: &str, _: ByteStream) -> Result<Unpacked> {
         self.alive(async { Err(Error::NotSupported("the provider `mock` has no archives".to_owned())) }).await
+    }
+
+    async fn manifest(&self, _: &str, _: bool) -> Result<ByteStream> {
+        self.alive(async { Err(Error::NotSupported("the provider `mock` has no manifests".to_owned())) }).await
+    }
+
+    async fn pack(&self, _: &Pack) -> Result<ByteStream> {
+        self.alive(async { Err(Error::NotSupported("the provider `mock` has no archives".to_owned())) }).await
+    }
+
+    async fn amend(&self, _: &Amend) -> Result<Amended> {
+        self.alive(async { Err(Error::NotSupported("the provider `mock` changes one file at a time".to_owned())) })
+            .await
     }
 
     async fn watch(&self, _: &str, _: bool) -> Result<FileChanges> {

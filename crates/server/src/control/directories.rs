@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use providers::{ByteStream, FileChanges, Guest, Unpacked};
+use providers::{Amend, Amended, ByteStream, FileChanges, Guest, Pack, Unpacked};
 use serde_json::json;
 
 use super::error::Result;
@@ -20,6 +20,41 @@ impl Control {
         let using = self.in_use.begin(id, Operation::FileArchive);
         let archive = |guest: Arc<dyn Guest>| async move { guest.archive(path).await };
         self.inside(Operation::FileArchive, id, archive).await.map(|(_, bytes)| using.until_the_end(bytes))
+    }
+
+    /// Describes a directory; see [`Guest::manifest`]. Only the opening is counted.
+    ///
+    /// # Errors
+    /// As [`Guest::manifest`].
+    pub async fn manifest(&self, id: &str, path: &str, checksum: bool) -> Result<ByteStream> {
+        let using = self.in_use.begin(id, Operation::FileManifest);
+        let manifest = |guest: Arc<dyn Guest>| async move { guest.manifest(path, checksum).await };
+        self.inside(Operation::FileManifest, id, manifest).await.map(|(_, lines)| using.until_the_end(lines))
+    }
+
+    /// Packs chosen files; see [`Guest::pack`]. Only the opening is counted.
+    ///
+    /// # Errors
+    /// As [`Guest::pack`].
+    pub async fn pack(&self, id: &str, request: &Pack) -> Result<ByteStream> {
+        let using = self.in_use.begin(id, Operation::FileArchive);
+        let pack = |guest: Arc<dyn Guest>| async move { guest.pack(request).await };
+        self.inside(Operation::FileArchive, id, pack).await.map(|(_, bytes)| using.until_the_end(bytes))
+    }
+
+    /// Changes many files; see [`Guest::amend`].
+    ///
+    /// # Errors
+    /// As [`Guest::amend`].
+    pub async fn amend_files(&self, id: &str, request: &Amend) -> Result<Amended> {
+        let amend = |guest: Arc<dyn Guest>| async move { guest.amend(request).await };
+        let (sandbox, amended) = self.inside(Operation::FileAmend, id, amend).await?;
+        if amended.removed > 0 {
+            // One event for all.
+            let data = json!({"path": request.path, "files": amended.removed});
+            self.publish(EventType::FileDeleted, Some(&sandbox.id), data);
+        }
+        Ok(amended)
     }
 
     /// Watches files; see [`Guest::watch`]. Only the opening is counted, and is a use of the sandbox: an editor

@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use futures_util::StreamExt;
-use providers::{Chain, STREAM_BYTES_MAX};
+use providers::{ByteStream, Chain, STREAM_BYTES_MAX};
 
 use super::body::Upload;
 use super::codec::{self, Bound, CODEC_BYTES, Encoding};
@@ -18,6 +18,7 @@ use super::outflow::OUTFLOW_BYTES;
 use super::request::{Name, Params};
 use super::state::Api;
 use super::wire;
+use crate::budget::Reservation;
 use crate::control::Error;
 
 /// Download an archive
@@ -37,23 +38,44 @@ pub async fn download(
     meter: Meter,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let encoding = Encoding::accepted(&headers);
-    let codec_bytes = if encoding == Encoding::Identity { 0 } else { CODEC_BYTES };
-    let kept = STREAM_BYTES_MAX + codec_bytes;
-    let held = meter.account().reserve_within(kept + OUTFLOW_BYTES, WAIT_MAX).await?;
-    let archive = codec::encoded(api.control.archive(&id, params.path()).await?, encoding);
-    let bytes =
-        archive.map(|piece| piece.inspect_err(|error| tracing::warn!(error = %Chain(error), "an archive broke off")));
-    let mut response = Response::new(Body::from_stream(flowing(bytes.boxed(), held, kept)));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));
-    // Content written by a guest must not run as a page of this server.
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
-    headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
-    if let Some(name) = encoding.name() {
-        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(name));
+    let passing = Passing::begin(&headers, &meter).await?;
+    Ok(passing.answer(api.control.archive(&id, params.path()).await?, "application/x-tar"))
+}
+
+/// Memory and encoding of an answer that passes on what a sandbox sends.
+pub struct Passing {
+    encoding: Encoding,
+    held: Reservation,
+    kept: usize,
+}
+
+impl Passing {
+    /// Reserves the memory.
+    pub async fn begin(headers: &HeaderMap, meter: &Meter) -> Result<Self> {
+        let encoding = Encoding::accepted(headers);
+        let codec_bytes = if encoding == Encoding::Identity { 0 } else { CODEC_BYTES };
+        let kept = STREAM_BYTES_MAX + codec_bytes;
+        let held = meter.account().reserve_within(kept + OUTFLOW_BYTES, WAIT_MAX).await?;
+        Ok(Self { encoding, held, kept })
     }
-    Ok(response)
+
+    /// Returns the answer.
+    pub fn answer(self, bytes: ByteStream, content_type: &'static str) -> Response {
+        let Passing { encoding, held, kept } = self;
+        let bytes = codec::encoded(bytes, encoding);
+        let bytes =
+            bytes.map(|piece| piece.inspect_err(|error| tracing::warn!(error = %Chain(error), "an archive broke off")));
+        let mut response = Response::new(Body::from_stream(flowing(bytes.boxed(), held, kept)));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        // Content written by a guest must not run as a page of this server.
+        headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+        headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+        if let Some(name) = encoding.name() {
+            headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(name));
+        }
+        response
+    }
 }
 
 /// Upload an archive

@@ -16,7 +16,7 @@ use super::policy::{ADMIN, About, Audit, Gate, KEY, OPEN, Policies, Policy};
 use super::state::Api;
 use super::{
     archives, audit, diagnostics, egress, events, exec, exec_socket, files, images, metrics, pauses, pool, ports,
-    preview, processes, providers, quotas, sandbox_stats, sandboxes, search, secrets, system, templates, watch,
+    preview, processes, providers, quotas, sandbox_stats, sandboxes, search, secrets, system, templates, trees, watch,
     workers,
 };
 use crate::auth::Demand;
@@ -119,6 +119,9 @@ fn table() -> Vec<Row> {
         get(   "/sandboxes/{id}/files/watch",               routes!(watch::watch),                   READ_BOX),
         get(   "/sandboxes/{id}/files/archive",             routes!(archives::download),             READ_BOX),
         post(  "/sandboxes/{id}/files/archive",             routes!(archives::upload),               WRITE_BOX),
+        get(   "/sandboxes/{id}/files/manifest",            routes!(trees::manifest),                READ_BOX),
+        post(  "/sandboxes/{id}/files/pack",                routes!(trees::pack),                    WRITE_BOX),
+        post(  "/sandboxes/{id}/files/amend",               routes!(trees::amend),                   WRITE_BOX),
         post(  "/sandboxes/{id}/files/search",              routes!(search::search),                 WRITE_BOX),
         post(  "/sandboxes/{id}/files/replace",             routes!(search::replace),                WRITE_BOX),
         get(   "/sandboxes/{id}/ports",                     routes!(ports::list),                    READ_BOX),

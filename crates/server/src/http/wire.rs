@@ -15,6 +15,7 @@ mod secrets;
 mod socket;
 pub mod stats;
 mod text;
+mod trees;
 mod workers;
 
 use std::time::Duration;
@@ -43,7 +44,8 @@ pub use sandbox_stats::{sandbox_stats, stats_filter};
 pub use search::{replace, replace_result, search, search_result};
 pub use secrets::{secret, secret_binding};
 pub use socket::{SocketCommand, signal, socket_start, terminal_size};
-pub use text::{duration, span, time};
+pub use text::{duration, mode, span, time};
+pub use trees::{amend, amended, pack};
 pub use workers::{heartbeat, lease_ttl, renewed, worker, worker_id};
 
 fn owner(header: Option<OwnerId>, field: Option<&str>) -> Result<Option<OwnerId>, ApiError> {
@@ -224,15 +226,6 @@ pub fn template(template: &Template) -> api::Template {
         created_at: time(template.created_at),
         updated_at: time(template.updated_at),
     }
-}
-
-/// Parses permission bits such as `755`.
-pub fn mode(text: &str) -> Result<u32, ApiError> {
-    let bad = || malformed(format!("`mode`: `{}` is not an octal mode such as 644 or 0755", shortened(text)));
-    if !(1..=5).contains(&text.len()) || !text.bytes().all(|b| matches!(b, b'0'..=b'7')) {
-        return Err(bad());
-    }
-    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(bad)
 }
 
 /// Converts a file's metadata to the API.

@@ -242,8 +242,8 @@ fn shape_bodies(operation: &mut Operation, all_optional: &BTreeSet<String>) {
 }
 
 /// Last segments of fixed routes that are also writable file paths, by another method.
-pub const FILES_OF_ROUTES: [&str; 9] =
-    ["list", "move", "chmod", "stat", "glob", "search", "replace", "archive", "watch"];
+pub const FILES_OF_ROUTES: [&str; 12] =
+    ["list", "move", "chmod", "stat", "glob", "search", "replace", "archive", "watch", "manifest", "pack", "amend"];
 
 /// Last segments of fixed routes that are also image names, for other methods.
 pub const IMAGES_OF_ROUTES: [&str; 3] = ["pull", "import", "prune"];
