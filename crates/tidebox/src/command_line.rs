@@ -13,7 +13,7 @@ use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
     attach, audit, bench, completion, config, cp, destroy, doctor, egress, events, exec, extend, forward, get, grep,
-    image, kill, list, logs, open, pause, ports, provider, prune, ps, run, secret, serve, shell, spawn, stats,
+    image, kill, list, logs, open, pause, ports, provider, prune, ps, run, secret, serve, shell, spawn, stats, sync,
     template, top, version, worker,
 };
 
@@ -107,6 +107,7 @@ enum Remote {
     Attach(attach::AttachArgs),
     Kill(kill::KillArgs),
     Cp(cp::CpArgs),
+    Sync(sync::SyncArgs),
     Grep(grep::GrepArgs),
     Logs(logs::LogsArgs),
     Stats(stats::StatsArgs),
@@ -198,6 +199,7 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
         Remote::Attach(args) => attach::run(context, args).await,
         Remote::Kill(args) => kill::run(context, &args).await,
         Remote::Cp(args) => cp::run(context, &args).await,
+        Remote::Sync(args) => sync::run(context, &args).await,
         Remote::Grep(args) => grep::run(context, &args).await,
         Remote::Logs(args) => logs::run(context, &args).await,
         Remote::Stats(args) => stats::run(context, &args).await,

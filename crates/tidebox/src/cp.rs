@@ -1,7 +1,7 @@
 //! `tidebox cp`: files and directories into and out of a sandbox.
 
-mod progress;
-mod tree;
+pub mod progress;
+pub mod tree;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::failure::{Failure, Result};
 use crate::signals::Signals;
 
 /// Pieces of an archive that wait to be sent or written.
-const QUEUE_PIECES: usize = 2;
+pub const QUEUE_PIECES: usize = 2;
 
 /// Copy files into a sandbox, or out of one
 #[derive(Debug, Args)]
@@ -48,7 +48,7 @@ pub struct CpArgs {
 
 /// One side of a copy.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+pub enum Place {
     /// Stdin or stdout, written `-`.
     Standard,
     /// A file on this machine.
@@ -180,7 +180,7 @@ async fn download_directory(
 }
 
 /// Reads one side of the command line.
-fn place(text: &str) -> Result<Place> {
+pub fn place(text: &str) -> Result<Place> {
     match text {
         "" => return Err(Failure::usage("an empty name; write a file, - or ID:/path")),
         "-" => return Ok(Place::Standard),

@@ -40,6 +40,7 @@ mod shell;
 mod signals;
 mod spawn;
 mod stats;
+mod sync;
 mod template;
 mod top;
 mod values;

@@ -30,7 +30,12 @@ pub struct Sink {
 }
 
 impl Sink {
-    fn send(&mut self) -> io::Result<()> {
+    pub fn new(sender: mpsc::Sender<io::Result<Bytes>>) -> Self {
+        Self { sender, piece: Vec::new() }
+    }
+
+    /// Sends what has been written.
+    pub fn send(&mut self) -> io::Result<()> {
         let piece = Bytes::from(std::mem::take(&mut self.piece));
         self.sender.blocking_send(Ok(piece)).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
@@ -57,8 +62,7 @@ impl Write for Sink {
 /// If something cannot be read; the receiver gets it too, so that a part is not taken for the whole.
 pub fn pack(root: &Path, sender: mpsc::Sender<io::Result<Bytes>>) -> io::Result<u64> {
     let failures = sender.clone();
-    let packed =
-        Packing { root, builder: Builder::new(Sink { sender, piece: Vec::new() }), shared: HashMap::new() }.all();
+    let packed = Packing { root, builder: Builder::new(Sink::new(sender)), shared: HashMap::new() }.all();
     packed.inspect_err(|error| {
         // A receiver that has left does not need it.
         let _ = failures.blocking_send(Err(io::Error::new(error.kind(), error.to_string())));
@@ -140,9 +144,9 @@ impl Packing<'_> {
 }
 
 /// Content of a file, with as many bytes as were announced.
-struct Whole {
-    file: File,
-    left: u64,
+pub struct Whole {
+    pub file: File,
+    pub left: u64,
 }
 
 impl Read for Whole {
@@ -176,12 +180,16 @@ fn of(path: &Path, error: &io::Error) -> io::Error {
 /// # Errors
 /// If the archive is malformed or would leave the directory, or a file cannot be written.
 pub fn unpack(root: &Path, receiver: mpsc::Receiver<Bytes>) -> io::Result<()> {
-    let mut archive =
-        Archive::new(Guard { input: Source { receiver, piece: Bytes::new() }, header: Vec::new(), left: 0 });
+    let mut archive = guarded(receiver);
     archive.set_preserve_permissions(true);
     archive.set_mask(BITS_LEFT_OUT);
     archive.set_overwrite(true);
     all(&mut archive, root).map_err(|error| io::Error::new(error.kind(), innermost(&error)))
+}
+
+/// Returns the reader of an archive from a box.
+pub fn guarded(receiver: mpsc::Receiver<Bytes>) -> Archive<Guard<Source>> {
+    Archive::new(Guard { input: Source { receiver, piece: Bytes::new() }, header: Vec::new(), left: 0 })
 }
 
 fn all(archive: &mut Archive<Guard<Source>>, root: &Path) -> io::Result<()> {
@@ -219,7 +227,7 @@ fn all(archive: &mut Archive<Guard<Source>>, root: &Path) -> io::Result<()> {
 }
 
 /// Returns the whole chain of an error, as one text.
-fn innermost(error: &dyn std::error::Error) -> String {
+pub fn innermost(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {}", innermost(source)),
         None => error.to_string(),
@@ -227,7 +235,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
 }
 
 /// Receiving end of an archive, on a blocking thread.
-struct Source {
+pub struct Source {
     receiver: mpsc::Receiver<Bytes>,
     piece: Bytes,
 }
@@ -248,7 +256,7 @@ impl Read for Source {
 
 /// Reader of an archive that refuses headers which would be read into memory whole, however large, and
 /// kinds of members that no box of ours sends.
-struct Guard<R> {
+pub struct Guard<R> {
     input: R,
     /// Bytes of the header that is being read.
     header: Vec<u8>,

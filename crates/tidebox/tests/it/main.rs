@@ -38,6 +38,7 @@ mod scenario;
 mod secrets;
 mod server;
 mod stats;
+mod sync;
 mod terminals;
 mod warm_pool;
 mod websocket;

@@ -1,0 +1,323 @@
+//! `tidebox sync`: a directory into a sandbox, or out of one, of which only what differs is sent.
+
+mod account;
+mod below;
+mod listing;
+mod plan;
+mod receive;
+mod send;
+mod steps;
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+use client::{Client, FileStream};
+use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
+
+use self::account::{Change, Done};
+use self::below::{Below, MODE_TAKEN};
+use self::listing::{Entry, Kind, Manifest, Tree, shown};
+use self::plan::{Plan, Rules, SameContent, plan};
+use crate::context::Context;
+use crate::cp::progress::Shown;
+use crate::cp::{Place, place};
+use crate::failure::{Failure, Result};
+use crate::image::progress::bytes;
+use crate::output::harmless;
+use crate::signals::Signals;
+
+/// Mode bits of a file.
+const MODE_ALL: u32 = 0o7777;
+/// Bytes of a file that are read at once.
+const PIECE_BYTES: usize = 256 * 1024;
+/// Number of failures that are shown.
+const FAILURES_SHOWN: usize = 10;
+
+/// Make a directory in a sandbox like one here, or the reverse, by sending what differs
+#[derive(Debug, Args)]
+#[command(
+    after_help = "One of the two is a directory in a box, written ID:/path; the other one is here. What is in SRC\n\
+    becomes what is in DST, which is made if it is missing. Files of the same size and time are equal.\n\
+    What only DST has stays, unless --delete is given.\n\n\
+    tidebox sync . sb-…:/workspace/project\n\
+    tidebox sync --delete sb-…:/workspace/results results"
+)]
+pub struct SyncArgs {
+    /// Compare the contents of files of the same size, whatever their times
+    #[arg(short, long)]
+    checksum: bool,
+    /// Remove what SRC does not have
+    #[arg(long)]
+    delete: bool,
+    /// Show what would be done, and do nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Source
+    #[arg(value_name = "SRC")]
+    source: String,
+    /// Destination
+    #[arg(value_name = "DST")]
+    destination: String,
+}
+
+pub async fn run(context: &Context, args: &SyncArgs) -> Result {
+    let mut signals = Signals::listen()?;
+    let sync = async {
+        match (place(&args.source)?, place(&args.destination)?) {
+            (Place::Local(local), Place::Remote { id, path }) => upload(context, args, &local, &id, &path).await,
+            (Place::Remote { id, path }, Place::Local(local)) => download(context, args, &id, &path, &local).await,
+            (Place::Remote { .. }, Place::Remote { .. }) => {
+                Err(Failure::usage("both are in boxes; synchronize by way of a directory here"))
+            }
+            _ => {
+                Err(Failure::usage("one of the two is a directory in a box, written ID:/path, and the other one here"))
+            }
+        }
+    };
+    let done = tokio::select! {
+        // What is not whole has no name of its own yet, and the next run finishes it.
+        exit = signals.next() => return Err(Failure::silent(exit)),
+        done = sync => done?,
+    };
+    report(context, &done)
+}
+
+async fn upload(context: &Context, args: &SyncArgs, local: &Path, id: &str, path: &str) -> Result<Done> {
+    let client = &context.client;
+    let root = steps::open_root(local).map_err(|error| Failure::io(local.display(), &error))?;
+    let (source, target) = tokio::join!(listed(&root, local), described(client, id, path, args.checksum));
+    let (source, target) = (source?, target);
+    let target = match target {
+        // The directory is made; a sandbox is not.
+        Err(Described::Refused(client::Error::Api { code, .. })) if code == "not_found" => {
+            client.sandbox(id).await?;
+            Tree::default()
+        }
+        target => target?,
+    };
+    let rules = Rules { delete: args.delete, mode: MODE_ALL };
+    let differs = compared(&root, source, target, rules, args.checksum, true).await?;
+    let Differs { source, plan, .. } = differs;
+    if args.dry_run {
+        return Ok(tried(&source, &plan));
+    }
+    let shown = Shown::new(context.output);
+    let counting = Arc::new(Mutex::new(shown.counting()));
+    let done = send::send(client, (root, Arc::clone(&source)), (id, path), &plan, &counting).await;
+    cleared(shown);
+    Ok(with(done?, &source, &plan))
+}
+
+async fn download(context: &Context, args: &SyncArgs, id: &str, path: &str, local: &Path) -> Result<Done> {
+    let client = &context.client;
+    let source = described(client, id, path, args.checksum).await?;
+    let failed = |error: std::io::Error| Failure::io(local.display(), &error);
+    let is_new = !local.exists();
+    if is_new && args.dry_run {
+        let rules = Rules { delete: false, mode: MODE_TAKEN };
+        let plan = plan(&source, &Tree::default(), &rules, None).map_err(failed)?;
+        return Ok(tried(&source, &plan));
+    }
+    if is_new {
+        std::fs::create_dir(local).map_err(failed)?;
+    }
+    let root = steps::open_root(local).map_err(failed)?;
+    let mut target = listed(&root, local).await?;
+    if !target.temporary.is_empty() && !args.dry_run {
+        let mut below = Below::new(root.try_clone().map_err(failed)?);
+        for path in &target.temporary {
+            below.remove(path, false).map_err(failed)?;
+        }
+        target = listed(&root, local).await?;
+    }
+    let rules = Rules { delete: args.delete, mode: MODE_TAKEN };
+    let Differs { source, plan, .. } = compared(&root, source, target, rules, args.checksum, false).await?;
+    if args.dry_run {
+        return Ok(tried(&source, &plan));
+    }
+    let shown = Shown::new(context.output);
+    let counting = Mutex::new(shown.counting());
+    let plan = Arc::new(plan);
+    let done = receive::receive(client, (id, path), (root, Arc::clone(&source)), Arc::clone(&plan), &counting).await;
+    cleared(shown);
+    Ok(with(done?, &source, &plan))
+}
+
+fn cleared(mut shown: Shown) {
+    shown.clear();
+}
+
+/// Lists the directory here.
+async fn listed(root: &OwnedFd, local: &Path) -> Result<Tree> {
+    let failed = |error: std::io::Error| Failure::io(local.display(), &error);
+    let root = root.try_clone().map_err(failed)?;
+    let listed = tokio::task::spawn_blocking(move || listing::local(&root)).await;
+    listed.map_err(|error| Failure::new("io_error", error.to_string()))?.map_err(failed)
+}
+
+/// Fault of the description of a box's directory.
+enum Described {
+    Refused(client::Error),
+    /// With the reason why it is not to be believed.
+    Bad(String),
+}
+
+impl From<Described> for Failure {
+    fn from(fault: Described) -> Failure {
+        match fault {
+            Described::Refused(error) => error.into(),
+            Described::Bad(reason) => Failure::new(
+                "protocol_error",
+                format!("the description of the sandbox's directory cannot be used: {reason}"),
+            ),
+        }
+    }
+}
+
+impl From<client::Error> for Described {
+    fn from(error: client::Error) -> Self {
+        Described::Refused(error)
+    }
+}
+
+async fn described(client: &Client, id: &str, path: &str, checksum: bool) -> std::result::Result<Tree, Described> {
+    let mut content: FileStream = client.read_manifest(id, path, checksum).await?;
+    let mut manifest = Manifest::default();
+    while let Some(bytes) = content.next().await? {
+        manifest.take(&bytes).map_err(Described::Bad)?;
+    }
+    manifest.end().map_err(Described::Bad)
+}
+
+/// Outcome of a comparison.
+struct Differs {
+    source: Arc<Tree>,
+    plan: Plan,
+}
+
+/// Compares two trees on a thread of its own, where contents may be read.
+async fn compared(
+    root: &OwnedFd,
+    source: Tree,
+    target: Tree,
+    rules: Rules,
+    checksum: bool,
+    source_is_local: bool,
+) -> Result<Differs> {
+    let root = root.try_clone().map_err(|error| Failure::io("the directory", &error))?;
+    let compare = move || {
+        let mut same_content = |path: &[u8], entry: &Entry, there: &Entry| {
+            let far = if source_is_local { there } else { entry };
+            let Kind::File { sha256: Some(expected), .. } = &far.kind else { return Ok(false) };
+            let found = sha256(&root, path)
+                .map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", shown(path))))?;
+            Ok(found == *expected)
+        };
+        let same_content: &mut SameContent<'_> = &mut same_content;
+        let plan = plan(&source, &target, &rules, checksum.then_some(same_content))?;
+        Ok::<_, std::io::Error>(Differs { source: Arc::new(source), plan })
+    };
+    let differs = tokio::task::spawn_blocking(compare).await;
+    let differs = differs.map_err(|error| Failure::new("io_error", error.to_string()))?;
+    differs.map_err(|error| Failure::new("io_error", error.to_string()))
+}
+
+/// Returns the digest of a file here.
+fn sha256(root: &OwnedFd, path: &[u8]) -> std::io::Result<String> {
+    let (file, _) = listing::open_file(root, path)?;
+    let mut file = File::from(file);
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; PIECE_BYTES];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            read => hash.update(&buffer[..read]),
+        }
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn with(done: Done, source: &Tree, plan: &Plan) -> Done {
+    let Plan { equal, extra, left_out, .. } = *plan;
+    Done { equal, extra, left_out, unreadable: source.unreadable, ..done }
+}
+
+/// Returns the account of a dry run.
+fn tried(source: &Tree, plan: &Plan) -> Done {
+    let size = |path: &Vec<u8>| match source.entries.get(path).map(|entry| &entry.kind) {
+        Some(Kind::File { size, first, .. }) if first.as_ref().is_none_or(|first| first == path) => *size,
+        _ => 0,
+    };
+    let made: std::collections::HashSet<&Vec<u8>> = plan.directories.iter().collect();
+    let settle: Vec<&Vec<u8>> = plan.settle.iter().filter(|path| !made.contains(path)).collect();
+    let change = |action| move |path: &Vec<u8>| Change { action, path: shown(path) };
+    let changes = plan.remove.iter().map(|(path, _)| change("remove")(path));
+    let changes = changes
+        .chain(plan.directories.iter().map(change("make")))
+        .chain(plan.send.iter().map(change("send")))
+        .chain(plan.attributes.iter().map(change("set")))
+        .chain(settle.iter().map(|path| change("set")(path)));
+    let done = Done {
+        sent: (plan.send.len() + plan.directories.len()) as u64,
+        bytes: plan.send.iter().map(size).sum(),
+        removed: plan.remove.len() as u64,
+        changed: (plan.attributes.len() + settle.len()) as u64,
+        changes: changes.collect(),
+        dry_run: true,
+        ..Done::default()
+    };
+    with(done, source, plan)
+}
+
+fn report(context: &Context, done: &Done) -> Result {
+    context.output.print(done, text)?;
+    for failure in done.failures.iter().take(FAILURES_SHOWN) {
+        context.output.remark(&harmless(failure));
+    }
+    let mut faults = Vec::new();
+    if done.unreadable > 0 {
+        faults.push(format!("{} cannot be read, so nothing was removed", done.unreadable));
+    }
+    if done.missing > 0 {
+        faults.push(format!("{} were gone or could not be read", done.missing));
+    }
+    if done.failed > 0 {
+        faults.push(format!("{} could not be changed", done.failed));
+    }
+    if faults.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(Failure::new("incomplete", format!("not all is equal: of the files, {}", faults.join(", "))))
+}
+
+fn text(done: &Done) -> String {
+    let mut text: String =
+        done.changes.iter().map(|change| format!("{} {}\n", change.action, harmless(&change.path))).collect();
+    let mut did = Vec::new();
+    if done.sent > 0 {
+        did.push(format!("send {} ({})", done.sent, bytes(done.bytes)));
+    }
+    if done.removed > 0 {
+        did.push(format!("remove {}", done.removed));
+    }
+    if done.changed > 0 {
+        did.push(format!("set mode or time of {}", done.changed));
+    }
+    if did.is_empty() {
+        did.push("nothing to send".to_owned());
+    }
+    text.push_str(&format!("{}; {} are equal", did.join(", "), done.equal));
+    if done.extra > 0 {
+        text.push_str(&format!("; {} only in DST stay", done.extra));
+    }
+    if done.left_out > 0 {
+        text.push_str(&format!("; {} devices, FIFOs and sockets are left out", done.left_out));
+    }
+    text
+}
