@@ -40,6 +40,9 @@ pub struct Sandbox {
     /// Reason for the failure; only in state `failed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Time without use after which it is paused; absent for never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_pause: Option<String>,
     /// Domain below which its ports have host names; only in the answer to a spawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview_domain: Option<String>,

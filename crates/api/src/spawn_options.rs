@@ -47,6 +47,11 @@ macro_rules! body_with_spawn_options {
             /// Connections out of the sandbox; the server's default unless set.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub egress: Option<crate::EgressPolicy>,
+            /// Time without a request, connection or work after which the sandbox is paused, such as `10m`;
+            /// `0s` for never.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schema(value_type = Option<crate::Span>)]
+            pub auto_pause: Option<String>,
             /// Commands that run one after the other before the sandbox counts as running.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(max_items = 16)]
@@ -68,10 +73,10 @@ macro_rules! with_spawn_options {
 
         impl From<crate::SpawnOptions> for $body {
             fn from(options: crate::SpawnOptions) -> Self {
-                let crate::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, prepare } =
+                let crate::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, auto_pause, prepare } =
                     options;
                 Self {
-                    image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, prepare,
+                    image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, auto_pause, prepare,
                     $($own: Default::default(),)*
                 }
             }
@@ -79,8 +84,8 @@ macro_rules! with_spawn_options {
 
         impl From<$body> for crate::SpawnOptions {
             fn from(body: $body) -> Self {
-                let $body { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, prepare, .. } = body;
-                Self { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, prepare }
+                let $body { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, auto_pause, prepare, .. } = body;
+                Self { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, auto_pause, prepare }
             }
         }
     };
@@ -105,7 +110,7 @@ mod test {
         TemplateSpawnRequest,
     };
 
-    const OPTIONS: &str = r#""image":"host","provider":"mock","memory_mb":64,"vcpus":2,"disk_mb":0,"entrypoint":true,"ttl":"1m","metadata":{"a":"b"},"egress":{"mode":"allow-list","allow":["a.example"],"secrets":["key"]},"prepare":[{"command":"true","mode":"shell"}]"#;
+    const OPTIONS: &str = r#""image":"host","provider":"mock","memory_mb":64,"vcpus":2,"disk_mb":0,"entrypoint":true,"ttl":"1m","metadata":{"a":"b"},"egress":{"mode":"allow-list","allow":["a.example"],"secrets":["key"]},"auto_pause":"10m","prepare":[{"command":"true","mode":"shell"}]"#;
 
     fn options() -> SpawnOptions {
         SpawnOptions {
@@ -123,6 +128,7 @@ mod test {
                 deny: Vec::new(),
                 secrets: vec!["key".to_owned()],
             }),
+            auto_pause: Some("10m".to_owned()),
             prepare: Some(vec![PrepareCommand { command: "true".to_owned(), ..PrepareCommand::default() }]),
         }
     }

@@ -38,6 +38,9 @@ pub struct Template {
     /// Connections out of a sandbox, which its spawn can narrow and not widen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<crate::EgressPolicy>,
+    /// Time without use after which a sandbox is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_pause: Option<String>,
     /// Commands that run before a sandbox counts as running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepare: Option<Vec<crate::PrepareCommand>>,

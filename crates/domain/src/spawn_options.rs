@@ -24,6 +24,8 @@ pub struct SpawnOptions {
     pub metadata: Metadata,
     /// Policy on connections out of the sandbox.
     pub egress: Option<EgressPolicy>,
+    /// Time without use after which the sandbox is paused; zero for never.
+    pub auto_pause: Option<Duration>,
     /// Commands that run before the sandbox counts as running.
     pub prepare: Option<Vec<PrepareCommand>>,
 }
@@ -40,12 +42,18 @@ pub enum InvalidOptions {
     /// The range of a size field.
     #[error(transparent)]
     Size(#[from] InvalidResource),
+    /// The least idle time.
+    #[error("`auto_pause` must be at least 1s, or 0s for never")]
+    AutoPause,
     /// The bound on the commands of `prepare`.
     #[error(transparent)]
     Prepare(#[from] InvalidPrepare),
 }
 
 impl SpawnOptions {
+    /// Least time without use after which a sandbox can be paused.
+    pub const AUTO_PAUSE_MIN: Duration = Duration::from_secs(1);
+
     /// Returns these options, with those left out taken from `template`. The labels are those of
     /// both; of a label in both, the value here counts.
     #[must_use]
@@ -60,6 +68,7 @@ impl SpawnOptions {
             ttl: self.ttl.or(template.ttl),
             metadata,
             egress: self.egress.or(template.egress),
+            auto_pause: self.auto_pause.or(template.auto_pause),
             prepare: self.prepare.or(template.prepare),
         }
     }
@@ -73,6 +82,9 @@ impl SpawnOptions {
         InvalidMetadata::check(&self.metadata)?;
         if let Some(image) = &self.image {
             InvalidName::check_image(image)?;
+        }
+        if self.auto_pause.is_some_and(|idle| !idle.is_zero() && idle < Self::AUTO_PAUSE_MIN) {
+            return Err(InvalidOptions::AutoPause);
         }
         PrepareCommand::check(self.prepare.as_deref().unwrap_or_default())?;
         Ok(self.size.unwrap_or(default).check()?)
@@ -103,9 +115,16 @@ mod test {
         let egress = prop::option::of(mode.prop_map(|mode| EgressPolicy { mode, ..EgressPolicy::default() }));
         let command = "[a-c]".prop_map(|command| PrepareCommand { command, ..PrepareCommand::default() });
         let prepare = prop::option::of(prop::collection::vec(command, 0..3));
-        let rest = (metadata, egress, prepare);
+        let rest = (metadata, egress, prepare, prop::option::of(0..9u64));
         (name(), name(), size, prop::option::of(any::<bool>()), prop::option::of(0..9u64), rest).prop_map(
-            |(image, provider, (memory_mb, vcpus, disk_mb), entrypoint, ttl, (metadata, egress, prepare))| {
+            |(
+                image,
+                provider,
+                (memory_mb, vcpus, disk_mb),
+                entrypoint,
+                ttl,
+                (metadata, egress, prepare, auto_pause),
+            )| {
                 SpawnOptions {
                     image,
                     provider,
@@ -114,6 +133,7 @@ mod test {
                     ttl: ttl.map(Duration::from_secs),
                     metadata,
                     egress,
+                    auto_pause: auto_pause.map(Duration::from_secs),
                     prepare,
                 }
             },
@@ -138,6 +158,7 @@ mod test {
             prop_assert_eq!(merged.entrypoint, own.entrypoint.or(template.entrypoint));
             prop_assert_eq!(merged.ttl, own.ttl.or(template.ttl));
             prop_assert_eq!(&merged.egress, if own.egress.is_some() { &own.egress } else { &template.egress });
+            prop_assert_eq!(merged.auto_pause, own.auto_pause.or(template.auto_pause));
             prop_assert_eq!(&merged.prepare, if own.prepare.is_some() { &own.prepare } else { &template.prepare });
             prop_assert_eq!(merged.size.unwrap_or(DEFAULT), own.size.unwrap_or(template.size.unwrap_or(DEFAULT)));
             for key in ["a", "b", "c"] {
@@ -168,6 +189,11 @@ mod test {
             (SpawnOptions::default(), Ok(())),
             (with("k", "host", 15), Err(InvalidOptions::Size(memory))),
             (with("k", "a b", 15), Err(InvalidOptions::Name(InvalidName::Image))),
+            (SpawnOptions { auto_pause: Some(Duration::ZERO), ..SpawnOptions::default() }, Ok(())),
+            (
+                SpawnOptions { auto_pause: Some(Duration::from_millis(999)), ..SpawnOptions::default() },
+                Err(InvalidOptions::AutoPause),
+            ),
             (with("", "a b", 15), Err(InvalidOptions::Metadata(InvalidMetadata::Key))),
         ] {
             assert_eq!(options.check(DEFAULT), expected, "{options:?}");

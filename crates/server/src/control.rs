@@ -4,6 +4,7 @@
 mod admission;
 mod announced;
 mod audit;
+mod auto_pause;
 mod collected;
 mod destroy;
 mod directories;
@@ -44,6 +45,7 @@ mod workers;
 
 pub use admission::Decision;
 pub use announced::{Listener, Refuser, Taken};
+pub(crate) use auto_pause::Idle;
 pub use collected::Collected;
 #[cfg(test)]
 pub use collected::collected_of;

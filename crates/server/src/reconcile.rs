@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::job::{interval, report};
 use self::removals::{Doomed, Removals};
-use crate::control::{Control, Result, Sandbox};
+use crate::control::{Control, Idle, Result, Sandbox};
 
 /// Interval of the row checks: an expired sandbox is removed within a second.
 const ROWS_EVERY: Duration = Duration::from_millis(500);
@@ -53,6 +53,7 @@ pub async fn run(control: Arc<Control>, data_dir: std::path::PathBuf, stop: Canc
     jobs.spawn(look_at_rows(Arc::clone(&control)));
     jobs.spawn(tidy_the_pool(Arc::clone(&control)));
     jobs.spawn(give_space_back(Arc::clone(&control)));
+    jobs.spawn(pause_idle(Arc::clone(&control)));
     jobs.spawn(serve_egress(Arc::clone(&control)));
     jobs.spawn(watch_ports(Arc::clone(&control)));
     jobs.spawn(disk::watch(Arc::clone(&control), data_dir));
@@ -96,6 +97,16 @@ async fn tidy_the_pool(control: Arc<Control>) {
     loop {
         look.tick().await;
         report("pool", control.reconcile_pool().await);
+    }
+}
+
+/// Pauses the sandboxes that have not been used for a while.
+async fn pause_idle(control: Arc<Control>) {
+    let mut look = interval(ROWS_EVERY);
+    let mut idle = Idle::default();
+    loop {
+        look.tick().await;
+        report("idle sandboxes", control.pause_idle(&mut idle).await);
     }
 }
 

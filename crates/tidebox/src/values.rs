@@ -31,6 +31,9 @@ pub struct SpawnOptions {
     metadata: Vec<(String, String)>,
     #[command(flatten)]
     egress: EgressOptions,
+    /// Time without use after which the box is paused, such as 10m
+    #[arg(long, value_name = "DURATION")]
+    auto_pause: Option<String>,
     /// Shell line that runs before the box counts as running; may be given several times
     #[arg(long, value_name = "LINE")]
     prepare: Vec<String>,
@@ -78,13 +81,25 @@ impl SpawnOptions {
     /// # Errors
     /// If a label is given twice.
     pub fn with_image(self, image: Option<String>) -> Result<api::SpawnOptions> {
-        let Self { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, prepare } = self;
+        let Self { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, auto_pause, prepare } = self;
         let metadata = string_map("--metadata", &metadata)?;
         let metadata = (!metadata.is_empty()).then_some(metadata);
         let egress = egress.policy();
         let command = |command| PrepareCommand { command, ..PrepareCommand::default() };
         let prepare = (!prepare.is_empty()).then(|| prepare.into_iter().map(command).collect());
-        Ok(api::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, prepare })
+        Ok(api::SpawnOptions {
+            image,
+            provider,
+            memory_mb,
+            vcpus,
+            disk_mb,
+            entrypoint,
+            ttl,
+            metadata,
+            egress,
+            auto_pause,
+            prepare,
+        })
     }
 }
 

@@ -75,6 +75,7 @@ impl TestAdmission {
             expires_at: now,
             ended_at: None,
             error: None,
+            auto_pause: None,
         };
         let stale_after = Duration::from_secs(3600);
         let placement = PlacementFilter { stale_after, lease_ttl: stale_after, here: true, reachable: [].into() };

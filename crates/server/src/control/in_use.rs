@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use domain::SandboxId;
 use futures_util::StreamExt;
@@ -14,16 +15,31 @@ use crate::operation_metrics::Operation;
 /// Number of kept turns from which those that are not taken are forgotten.
 const TURNS_MAX: usize = 1024;
 
-/// Requests under way, by the id of their sandbox.
+/// Requests under way, by the id of their sandbox, and when the last one ended.
 #[derive(Debug, Default)]
 pub(super) struct InUse {
-    uses: Arc<Mutex<HashMap<String, Vec<Operation>>>>,
+    uses: Arc<Mutex<Uses>>,
+}
+
+#[derive(Debug, Default)]
+struct Uses {
+    now: HashMap<String, Vec<Operation>>,
+    /// Time of the last use of each sandbox that is watched.
+    last: HashMap<String, Instant>,
+}
+
+impl Uses {
+    fn touch(&mut self, id: &str) {
+        if let Some(last) = self.last.get_mut(id) {
+            *last = Instant::now();
+        }
+    }
 }
 
 /// A request that uses a sandbox, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Using {
-    uses: Arc<Mutex<HashMap<String, Vec<Operation>>>>,
+    uses: Arc<Mutex<Uses>>,
     id: String,
     operation: Operation,
 }
@@ -32,15 +48,35 @@ impl InUse {
     /// Begins a use. It has to begin before the state of the sandbox is read: a pause that is stored
     /// later sees it, and one that was stored before is read.
     pub(super) fn begin(&self, id: &str, operation: Operation) -> Using {
-        self.uses.lock().entry(id.to_owned()).or_default().push(operation);
+        let mut uses = self.uses.lock();
+        uses.now.entry(id.to_owned()).or_default().push(operation);
         Using { uses: Arc::clone(&self.uses), id: id.to_owned(), operation }
+    }
+
+    /// Remembers the last use of these sandboxes, and of no others. One that is new counts as used now.
+    pub(super) fn watch_only<'a>(&self, ids: impl Iterator<Item = &'a str>) {
+        let mut uses = self.uses.lock();
+        let now = Instant::now();
+        let watched = ids.map(|id| (id.to_owned(), uses.last.get(id).copied().unwrap_or(now))).collect();
+        uses.last = watched;
+    }
+
+    /// Notes a use that is no request.
+    pub(super) fn used(&self, id: &SandboxId) {
+        self.uses.lock().touch(id.as_str());
+    }
+
+    /// Returns the time of the last use of a sandbox that is watched; `None` while it is used.
+    pub(super) fn idle_since(&self, id: &SandboxId) -> Option<Instant> {
+        let uses = self.uses.lock();
+        if uses.now.contains_key(id.as_str()) { None } else { uses.last.get(id.as_str()).copied() }
     }
 
     /// Returns the names of the operations that use a sandbox, each once.
     pub(super) fn of(&self, id: &SandboxId) -> Vec<&'static str> {
         let uses = self.uses.lock();
         let mut names: Vec<&str> =
-            uses.get(id.as_str()).into_iter().flatten().map(|operation| operation.as_str()).collect();
+            uses.now.get(id.as_str()).into_iter().flatten().map(|operation| operation.as_str()).collect();
         names.sort_unstable();
         names.dedup();
         names
@@ -61,12 +97,13 @@ impl Using {
 impl Drop for Using {
     fn drop(&mut self) {
         let mut uses = self.uses.lock();
-        let Some(of_one) = uses.get_mut(&self.id) else { return };
+        uses.touch(&self.id);
+        let Some(of_one) = uses.now.get_mut(&self.id) else { return };
         if let Some(at) = of_one.iter().position(|operation| *operation == self.operation) {
             of_one.swap_remove(at);
         }
         if of_one.is_empty() {
-            uses.remove(&self.id);
+            uses.now.remove(&self.id);
         }
     }
 }
@@ -107,7 +144,26 @@ mod test {
         drop((first, third));
         assert_eq!(in_use.of(&id), ["exec"]);
         drop(second);
-        assert!(in_use.of(&id).is_empty() && in_use.uses.lock().is_empty());
+        assert!(in_use.of(&id).is_empty() && in_use.uses.lock().now.is_empty());
+    }
+
+    #[test]
+    fn the_last_use_of_what_is_watched_is_known_and_of_nothing_else() {
+        let (in_use, id, other) =
+            (InUse::default(), SandboxId::from_entropy([1; 10]), SandboxId::from_entropy([2; 10]));
+        drop(in_use.begin(id.as_str(), Operation::Exec));
+        assert_eq!(in_use.idle_since(&id), None);
+        in_use.watch_only([id.as_str()].into_iter());
+        let first = in_use.idle_since(&id).unwrap();
+        let using = in_use.begin(id.as_str(), Operation::Exec);
+        assert_eq!(in_use.idle_since(&id), None, "it is used");
+        drop(using);
+        let second = in_use.idle_since(&id).unwrap();
+        assert!(second >= first);
+        in_use.watch_only([id.as_str()].into_iter());
+        assert_eq!(in_use.idle_since(&id), Some(second), "another look is no use");
+        in_use.watch_only([other.as_str()].into_iter());
+        assert_eq!(in_use.idle_since(&id), None);
     }
 
     #[tokio::test]

@@ -14,6 +14,17 @@ use super::service::Control;
 use crate::events::EventType;
 use crate::store::{Applied, Change, Sandbox};
 
+/// Reason for a pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// A caller asked for it.
+    Requested,
+    /// A caller asked for it, although requests may use the sandbox.
+    Forced,
+    /// The sandbox has not been used.
+    Idle,
+}
+
 impl Control {
     /// Pauses a sandbox. Goes on if the caller goes away. A paused one stays as it is.
     ///
@@ -22,11 +33,20 @@ impl Control {
     /// removed and, unless `force`, while requests use it.
     pub async fn pause(self: &Arc<Self>, id: &str, force: bool) -> Result<Sandbox> {
         let (control, id) = (Arc::clone(self), id.to_owned());
-        let pause = self.tasks.spawn(async move { control.pause_now(&id, force).await });
+        let why = if force { Why::Forced } else { Why::Requested };
+        let pause = self.tasks.spawn(async move { control.pause_now(&id, why).await });
         pause.await.unwrap_or_else(|_| Err(Error::Unavailable("the server is shutting down".to_owned())))
     }
 
-    async fn pause_now(&self, id: &str, force: bool) -> Result<Sandbox> {
+    /// Pauses a sandbox that no request uses. Connections out of it may be open.
+    ///
+    /// # Errors
+    /// As [`Control::pause`].
+    pub(super) async fn pause_unused(self: &Arc<Self>, id: &SandboxId) -> Result<Sandbox> {
+        self.pause_now(id.as_str(), Why::Idle).await
+    }
+
+    async fn pause_now(&self, id: &str, why: Why) -> Result<Sandbox> {
         let sandbox = self.pausable(id).await?;
         let runtime = self.runtime_of(&sandbox).await?;
         let pauses = pauses_of(runtime.as_ref())?;
@@ -35,10 +55,10 @@ impl Control {
         if sandbox.state == State::Paused {
             return Ok(sandbox);
         }
-        self.check_unused(&sandbox, force)?;
+        self.check_unused(&sandbox, why)?;
         let paused = self.changed(&sandbox.id, Change::Paused).await?;
         // A request that has read the old state is counted by now, and one that follows waits for the turn.
-        let done = match self.check_unused(&sandbox, force) {
+        let done = match self.check_unused(&sandbox, why) {
             Ok(()) => pauses.pause(&sandbox.id).await.map_err(|error| self.pause_error(&sandbox, error)),
             Err(error) => Err(error),
         };
@@ -46,7 +66,9 @@ impl Control {
             self.changed(&sandbox.id, Change::Resumed).await?;
             return Err(error);
         }
-        self.publish(EventType::SandboxPaused, Some(&sandbox.id), json!({"provider": sandbox.provider}));
+        let reason = if why == Why::Idle { "idle" } else { "request" };
+        let data = json!({"provider": sandbox.provider, "reason": reason});
+        self.publish(EventType::SandboxPaused, Some(&sandbox.id), data);
         Ok(paused)
     }
 
@@ -94,12 +116,12 @@ impl Control {
         self.living(id).await
     }
 
-    fn check_unused(&self, sandbox: &Sandbox, force: bool) -> Result<()> {
+    fn check_unused(&self, sandbox: &Sandbox, why: Why) -> Result<()> {
         let mut uses = self.in_use.of(&sandbox.id);
-        if self.egress.counts_of(&sandbox.id).open > 0 {
+        if why == Why::Requested && self.egress.counts_of(&sandbox.id).open > 0 {
             uses.push("connections out of it");
         }
-        if force || uses.is_empty() {
+        if why == Why::Forced || uses.is_empty() {
             return Ok(());
         }
         Err(Error::Conflict(format!(
@@ -157,7 +179,7 @@ impl Control {
     }
 }
 
-fn pauses_of(runtime: &dyn Provider) -> Result<&dyn Pauses> {
+pub(super) fn pauses_of(runtime: &dyn Provider) -> Result<&dyn Pauses> {
     runtime.pauses().ok_or_else(|| {
         Error::NotSupported(format!(
             "the provider `{}` cannot pause sandboxes here; `docker` can, and `native` where its control groups can be \

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::error::{Error, Resource, Result, above, too_large};
 use super::guests::{no_answer, runtime_error};
+use super::pause::pauses_of;
 use super::policy::ORPHAN_GRACE;
 use super::prepare::prepare;
 use super::runtime::{LOCAL_WORKER, Offer};
@@ -301,6 +302,10 @@ impl Control {
         if let Some(provider) = offer.here.as_deref().filter(|_| here) {
             self.check_image(provider, &spec.image).await?;
         }
+        let auto_pause = options.auto_pause.filter(|idle| !idle.is_zero());
+        if let Some(provider) = offer.here.as_deref().filter(|_| auto_pause.is_some() && !offer.elsewhere) {
+            pauses_of(provider)?;
+        }
         let now = self.now();
         let sandbox = Sandbox {
             id: SandboxId::from_entropy(rand::random()),
@@ -315,6 +320,7 @@ impl Control {
             expires_at: clock::after(now, ttl),
             ended_at: None,
             error: None,
+            auto_pause,
         };
         let (caps, mut placement, pool) = (self.policy.caps, self.placement(here), self.place());
         if names_secrets {

@@ -44,7 +44,7 @@ pub use sandbox_stats::{sandbox_stats, stats_filter};
 pub use search::{replace, replace_result, search, search_result};
 pub use secrets::{secret, secret_binding};
 pub use socket::{SocketCommand, signal, socket_start, terminal_size};
-pub use text::{duration, mode, span, time};
+pub use text::{duration, mode, span, span_or_zero, time};
 pub use trees::{amend, amended, pack};
 pub use workers::{heartbeat, lease_ttl, renewed, worker, worker_id};
 
@@ -67,8 +67,19 @@ pub fn spawn_request(mut body: api::SpawnRequest, header: Option<OwnerId>) -> Re
 
 /// Converts the options of a spawn or of a template.
 pub fn spawn_options(body: api::SpawnOptions) -> Result<SpawnOptions, ApiError> {
-    let api::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, prepare } =
-        body;
+    let api::SpawnOptions {
+        image,
+        provider,
+        memory_mb,
+        vcpus,
+        disk_mb,
+        entrypoint,
+        ttl,
+        metadata,
+        egress,
+        auto_pause,
+        prepare,
+    } = body;
     Ok(SpawnOptions {
         image,
         provider,
@@ -77,6 +88,7 @@ pub fn spawn_options(body: api::SpawnOptions) -> Result<SpawnOptions, ApiError> 
         ttl: ttl.map(|text| span("ttl", &text)).transpose()?,
         metadata: metadata.unwrap_or_default().0,
         egress: egress.map(|policy| egress_policy(&policy)).transpose()?,
+        auto_pause: auto_pause.map(|text| span_or_zero("auto_pause", &text)).transpose()?,
         prepare: prepare.map(prepare::prepare).transpose()?,
     })
 }
@@ -198,6 +210,7 @@ pub fn sandbox(sandbox: &Sandbox) -> api::Sandbox {
         owner_id: sandbox.owner.as_ref().map(ToString::to_string),
         worker_id: Some(sandbox.worker.clone()),
         error: sandbox.error.clone(),
+        auto_pause: sandbox.auto_pause.map(duration),
         preview_domain: None,
     }
 }
@@ -210,7 +223,8 @@ pub fn new_template(mut body: api::TemplateRequest) -> Result<(String, SpawnOpti
 
 /// Converts a template to the API.
 pub fn template(template: &Template) -> api::Template {
-    let SpawnOptions { image, provider, size, entrypoint, ttl, metadata, egress, prepare } = template.options.clone();
+    let SpawnOptions { image, provider, size, entrypoint, ttl, metadata, egress, auto_pause, prepare } =
+        template.options.clone();
     api::Template {
         name: template.name.clone(),
         image,
@@ -222,6 +236,7 @@ pub fn template(template: &Template) -> api::Template {
         provider,
         metadata: api::StringMap(metadata),
         egress: egress.map(|policy| egress::policy(&policy)),
+        auto_pause: auto_pause.map(duration),
         prepare: prepare.map(prepare::to_api),
         created_at: time(template.created_at),
         updated_at: time(template.updated_at),

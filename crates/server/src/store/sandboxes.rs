@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use std::time::Duration;
+
 use domain::{Event, InvalidTransition, Metadata, OwnerId, Resources, SandboxId, State, StopReason, Timestamp};
 
 /// A sandbox, as stored.
@@ -26,6 +28,8 @@ pub struct Sandbox {
     pub ended_at: Option<Timestamp>,
     /// Reason of the failure, worded for the caller.
     pub error: Option<String>,
+    /// Time without use after which it is paused; `None` for never.
+    pub auto_pause: Option<Duration>,
 }
 
 /// A state change of a sandbox, with the values to store.

@@ -94,6 +94,7 @@ pub(super) fn sandbox(n: u8, owner: Option<&str>) -> Sandbox {
         expires_at: after(start(), Duration::from_secs(60)),
         ended_at: None,
         error: None,
+        auto_pause: None,
     }
 }
 

@@ -64,6 +64,9 @@ pub trait Store: AuditStore + PoolStore + Workers + fmt::Debug + Send + Sync {
     /// other rows.
     async fn running(&self, worker: &str, provider: Option<&str>) -> Result<Vec<SandboxId>>;
 
+    /// Returns the running sandboxes that are paused after a time without use.
+    async fn with_auto_pause(&self) -> Result<Vec<Sandbox>>;
+
     /// Returns the policies on connections out of a sandbox; `None` if there is no such sandbox.
     async fn egress(&self, id: &SandboxId) -> Result<Option<SandboxEgress>>;
 

@@ -321,3 +321,80 @@ async fn the_command_line_pauses_and_resumes() {
     .await
     .unwrap();
 }
+
+/// Spawns a sandbox that is paused after a second without use.
+async fn idle_soon(server: &TestServer, more: Value) -> String {
+    let mut body = json!({"auto_pause": "1s"});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    server.spawn_with(body).await
+}
+
+async fn paused(server: &TestServer, id: &str) {
+    server.until("it is paused", async || state(server, id).await == "paused").await;
+}
+
+#[tokio::test]
+async fn a_sandbox_that_is_not_used_is_paused_and_wakes_for_a_request() {
+    let Some(server) = start("").await else { return };
+    server.post("/templates", json!({"name": "idle", "auto_pause": "1s"})).await.ok();
+    let id = server.spawn_with(json!({"template": "idle"})).await;
+    assert_eq!(server.get(&format!("/sandboxes/{id}")).await.ok()["auto_pause"], "1s");
+    let other = server.spawn_with(json!({"template": "idle", "auto_pause": "0s"})).await;
+    paused(&server, &id).await;
+    // The row comes first, the event when its processes have stopped.
+    let is_told = async || {
+        let history = crate::events::history(&server).await;
+        history.iter().any(|event| event["type"] == "sandbox.paused" && event["data"]["reason"] == "idle")
+    };
+    server.until("the event", is_told).await;
+    assert!(is_frozen(&server, &id));
+    assert_eq!(server.output(&id, "echo here").await, "here\n");
+    assert_eq!(state(&server, &id).await, "running");
+    paused(&server, &id).await;
+    assert_eq!(state(&server, &other).await, "running", "zero is never");
+}
+
+#[tokio::test]
+async fn a_request_a_stream_and_work_keep_a_sandbox_awake() {
+    let Some(server) = start("").await else { return };
+    let (streamed, working, quiet) =
+        (idle_soon(&server, json!({})).await, idle_soon(&server, json!({})).await, idle_soon(&server, json!({})).await);
+    let exec = server.request(Method::POST, &format!("/sandboxes/{streamed}/exec"));
+    let command = json!({"command": "sleep 1000", "stream": true, "timeout": "100s"});
+    let stream = exec.json(&command).send().await.unwrap();
+    let busy = json!({"command": "while :; do :; done", "background": true, "name": "busy"});
+    server.post(&format!("/sandboxes/{working}/exec"), busy).await.ok();
+    let sleeper = json!({"command": "sleep 1000", "background": true});
+    server.post(&format!("/sandboxes/{quiet}/exec"), sleeper).await.ok();
+    paused(&server, &quiet).await;
+    for _ in 0..2 {
+        // Each takes as long as the other two would have had.
+        resume(&server, &quiet).await;
+        paused(&server, &quiet).await;
+    }
+    assert_eq!(state(&server, &streamed).await, "running", "a request is under way");
+    assert_eq!(state(&server, &working).await, "running", "its processes work");
+    drop(stream);
+    paused(&server, &streamed).await;
+    server.delete(&format!("/sandboxes/{working}/processes/busy")).await.ok();
+    paused(&server, &working).await;
+}
+
+#[tokio::test]
+async fn a_sandbox_that_was_idle_over_a_crash_is_paused_after_it() {
+    let Some(mut server) = start("").await else { return };
+    let id = idle_soon(&server, json!({"ttl": "1h"})).await;
+    server.kill();
+    server.launch().await;
+    paused(&server, &id).await;
+}
+
+#[tokio::test]
+async fn an_idle_time_that_cannot_be_kept_is_refused() {
+    let server = TestServer::start(MOCK).await;
+    let spawn = async |idle: &str| server.post("/sandboxes", json!({"auto_pause": idle})).await;
+    spawn("10m").await.refused(400, "not_supported", "cannot pause");
+    spawn("10ms").await.refused(400, "bad_request", "`auto_pause` must be at least 1s");
+    spawn("soon").await.refused(400, "bad_request", "auto_pause");
+    assert_eq!(spawn("0s").await.status, 201);
+}

@@ -19,8 +19,15 @@ pub fn duration(duration: Duration) -> String {
 
 /// Parses a lifetime or deadline of the field `field`: a duration above zero.
 pub fn span(field: &str, text: &str) -> Result<Duration, ApiError> {
+    match span_or_zero(field, text)? {
+        Duration::ZERO => Err(malformed(format!("`{field}` must be longer than zero"))),
+        span => Ok(span),
+    }
+}
+
+/// Parses a duration of the field `field`, where zero has a meaning.
+pub fn span_or_zero(field: &str, text: &str) -> Result<Duration, ApiError> {
     match domain::parse_duration(text) {
-        Ok(Duration::ZERO) => Err(malformed(format!("`{field}` must be longer than zero"))),
         Ok(span) => Ok(span),
         // Well-formed, and above every maximum.
         Err(error @ DurationError::TooLong) => Err(Error::LimitReached(format!("`{field}` {error}")).into()),

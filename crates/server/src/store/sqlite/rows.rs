@@ -15,9 +15,10 @@ use super::policies::policy;
 use super::prepare::prepare;
 
 pub(super) const SANDBOX_COLUMNS: &str = "id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, \
-                                          owner_id, worker_id, created_at, expires_at, ended_at, error";
-pub(super) const TEMPLATE_COLUMNS: &str = "name, image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl_ms, metadata, egress, prepare, \
-                                          created_at, updated_at";
+                                          owner_id, worker_id, created_at, expires_at, ended_at, error, \
+                                          auto_pause_ms";
+pub(super) const TEMPLATE_COLUMNS: &str = "name, image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl_ms, metadata, egress, \
+                                           auto_pause_ms, prepare, created_at, updated_at";
 pub(super) const LEASE_COLUMNS: &str = "resource_id, holder_id, generation, expires_at";
 
 pub(super) fn ms(at: Timestamp) -> i64 {
@@ -59,6 +60,11 @@ pub(super) fn words(row: &SqliteRow, column: &str) -> Result<Vec<String>> {
     serde_json::from_str(&text).map_err(|error| Error::Corrupt(format!("{column}: {error}")))
 }
 
+fn duration(row: &SqliteRow, column: &str) -> Result<Option<Duration>> {
+    let ms: Option<i64> = row.try_get(column)?;
+    Ok(ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
+}
+
 fn time(row: &SqliteRow, column: &str) -> Result<Timestamp> {
     Ok(crate::clock::from_ms(row.try_get(column)?))
 }
@@ -93,6 +99,7 @@ pub(super) fn sandbox(row: &SqliteRow) -> Result<Sandbox> {
         expires_at: time(row, "expires_at")?,
         ended_at: row.try_get::<Option<i64>, _>("ended_at")?.map(crate::clock::from_ms),
         error: row.try_get("error")?,
+        auto_pause: duration(row, "auto_pause_ms")?,
     })
 }
 
@@ -106,7 +113,6 @@ pub(super) fn lease(row: &SqliteRow) -> Result<Lease> {
 }
 
 pub(super) fn template(row: &SqliteRow) -> Result<Template> {
-    let ttl_ms: Option<i64> = row.try_get("ttl_ms")?;
     Ok(Template {
         name: row.try_get("name")?,
         options: SpawnOptions {
@@ -118,9 +124,10 @@ pub(super) fn template(row: &SqliteRow) -> Result<Template> {
                 disk_mb: row.try_get("disk_mb")?,
             },
             entrypoint: row.try_get("entrypoint")?,
-            ttl: ttl_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
+            ttl: duration(row, "ttl_ms")?,
             metadata: metadata(row)?,
             egress: policy(row.try_get::<Option<String>, _>("egress")?.as_deref())?,
+            auto_pause: duration(row, "auto_pause_ms")?,
             prepare: prepare(row.try_get::<Option<String>, _>("prepare")?.as_deref())?,
         },
         created_at: time(row, "created_at")?,

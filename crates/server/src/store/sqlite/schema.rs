@@ -21,6 +21,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0011.sql"),
     include_str!("schema/0012.sql"),
     include_str!("schema/0013.sql"),
+    include_str!("schema/0014.sql"),
 ];
 
 /// Upgrades the file to the current schema, each step in a transaction.

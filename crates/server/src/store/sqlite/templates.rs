@@ -24,7 +24,8 @@ pub(super) async fn insert(pool: &SqlitePool, new: &Template, rows_max: u64) -> 
     }
     sqlx::query(
         "INSERT INTO templates (name, image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl_ms, metadata, \
-         egress, prepare, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+         egress, auto_pause_ms, prepare, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, \
+         $12, $13, $14)",
     )
     .bind(&new.name)
     .bind(&new.options.image)
@@ -36,6 +37,7 @@ pub(super) async fn insert(pool: &SqlitePool, new: &Template, rows_max: u64) -> 
     .bind(ttl_ms(new.options.ttl))
     .bind(metadata_text(&new.options.metadata))
     .bind(policy_text(new.options.egress.as_ref()))
+    .bind(ttl_ms(new.options.auto_pause))
     .bind(prepare_text(new.options.prepare.as_deref()))
     .bind(ms(new.created_at))
     .bind(ms(new.updated_at))
@@ -53,7 +55,7 @@ pub(super) async fn update(
 ) -> Result<Option<Template>> {
     let sql = format!(
         "UPDATE templates SET image = $1, provider = $2, memory_mb = $3, vcpus = $4, disk_mb = $5, entrypoint = $6, \
-         ttl_ms = $7, metadata = $8, egress = $9, prepare = $10, updated_at = $11 WHERE name = $12 RETURNING {TEMPLATE_COLUMNS}"
+         ttl_ms = $7, metadata = $8, egress = $9, auto_pause_ms = $10, prepare = $11, updated_at = $12 WHERE name = $13 RETURNING {TEMPLATE_COLUMNS}"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(&options.image)
@@ -65,6 +67,7 @@ pub(super) async fn update(
         .bind(ttl_ms(options.ttl))
         .bind(metadata_text(&options.metadata))
         .bind(policy_text(options.egress.as_ref()))
+        .bind(ttl_ms(options.auto_pause))
         .bind(prepare_text(options.prepare.as_deref()))
         .bind(ms(at))
         .bind(name)

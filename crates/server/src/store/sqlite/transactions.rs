@@ -89,8 +89,8 @@ async fn insert(
 ) -> Result<()> {
     sqlx::query(
         "INSERT INTO sandboxes (id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, owner_id, \
-         worker_id, created_at, expires_at, egress) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, \
-         $14)",
+         worker_id, created_at, expires_at, egress, auto_pause_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, \
+         $12, $13, $14, $15)",
     )
     .bind(new.id.as_str())
     .bind(new.state.as_str())
@@ -106,6 +106,7 @@ async fn insert(
     .bind(ms(new.created_at))
     .bind(ms(new.expires_at))
     .bind(policies_text(egress))
+    .bind(rows::ttl_ms(new.auto_pause))
     .execute(connection)
     .await?;
     Ok(())
@@ -233,6 +234,13 @@ impl Store for Sqlite {
         let sql = format!("SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE state = $1 ORDER BY created_at LIMIT $2");
         let rows =
             sqlx::query(sqlx::AssertSqlSafe(sql)).bind(state.as_str()).bind(limit).fetch_all(&self.readers).await?;
+        rows.iter().map(sandbox).collect()
+    }
+
+    async fn with_auto_pause(&self) -> Result<Vec<Sandbox>> {
+        let sql =
+            format!("SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE state = 'running' AND auto_pause_ms IS NOT NULL");
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&self.readers).await?;
         rows.iter().map(sandbox).collect()
     }
 

@@ -20,6 +20,7 @@ pub(super) async fn are_kept_by_name(store: &dyn Store) {
             secrets: vec![SecretUse::parse("key").unwrap()],
             ..EgressPolicy::default()
         }),
+        auto_pause: Some(Duration::from_secs(60)),
         prepare: Some(vec![
             PrepareCommand { command: "true".to_owned(), ..PrepareCommand::default() },
             PrepareCommand {
