@@ -1,5 +1,6 @@
 //! The embedded engine: SQLite in WAL mode, one connection that writes.
 
+mod admission;
 mod audit;
 mod database;
 mod egress;

@@ -3,6 +3,7 @@
 use domain::{
     Candidate, Capacity, Lease, OwnerId, SandboxId, State, Timestamp, WorkerId, WorkerStatus, choose, is_stale,
 };
+use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
 use super::super::error::{Error, Result};
@@ -19,37 +20,47 @@ async fn candidates(
     now: Timestamp,
     filter: &PlacementFilter,
 ) -> Result<Vec<Candidate>> {
-    let rows = sqlx::query(
+    let sql = sqlx::query(sqlx::AssertSqlSafe(candidates_sql("$1")));
+    let rows = sql.bind(owner.map(OwnerId::as_str)).fetch_all(connection).await?;
+    rows.iter().filter_map(|row| candidate(row, provider, owner, now, filter).transpose()).collect()
+}
+
+/// Returns the statement that reads the workers; `owner` is the parameter of the owner.
+pub(super) fn candidates_sql(owner: &str) -> String {
+    format!(
         "SELECT id, status, providers, max_sandboxes, max_sandboxes_per_owner, last_heartbeat, unreached, \
          (SELECT rows FROM counts WHERE scope = 'worker' AND name = id) AS active, \
-         (SELECT rows FROM worker_owners WHERE worker_id = id AND owner_id = $1) AS owner_active FROM workers",
+         (SELECT rows FROM worker_owners WHERE worker_id = id AND owner_id = {owner}) AS owner_active FROM workers"
     )
-    .bind(owner.map(OwnerId::as_str))
-    .fetch_all(connection)
-    .await?;
-    let mut candidates = Vec::new();
-    for row in rows {
-        let id = worker_id(row.try_get("id")?)?;
-        if !filter.may_use(&id) {
-            continue;
-        }
-        let status: String = row.try_get("status")?;
-        let number = |column| -> Result<u64> { Ok(count(row.try_get::<Option<i64>, _>(column)?.unwrap_or(0))) };
-        candidates.push(Candidate {
-            id,
-            status: WorkerStatus::parse(&status).ok_or_else(|| Error::Corrupt(format!("worker status `{status}`")))?,
-            stale: is_stale(crate::clock::from_ms(row.try_get("last_heartbeat")?), now, filter.stale_after)
-                || row.try_get::<i64, _>("unreached")? != 0,
-            offers: words(&row, "providers")?.iter().any(|offered| offered == provider),
-            capacity: Capacity {
-                max_sandboxes: number("max_sandboxes")?,
-                max_sandboxes_per_owner: number("max_sandboxes_per_owner")?,
-            },
-            active: number("active")?,
-            owner_active: owner.map(|_| number("owner_active")).transpose()?,
-        });
+}
+
+/// Reads a row of [`candidates_sql`]; `None` for a worker that may not be used.
+pub(super) fn candidate(
+    row: &SqliteRow,
+    provider: &str,
+    owner: Option<&OwnerId>,
+    now: Timestamp,
+    filter: &PlacementFilter,
+) -> Result<Option<Candidate>> {
+    let id = worker_id(row.try_get("id")?)?;
+    if !filter.may_use(&id) {
+        return Ok(None);
     }
-    Ok(candidates)
+    let status: String = row.try_get("status")?;
+    let number = |column| -> Result<u64> { Ok(count(row.try_get::<Option<i64>, _>(column)?.unwrap_or(0))) };
+    Ok(Some(Candidate {
+        id,
+        status: WorkerStatus::parse(&status).ok_or_else(|| Error::Corrupt(format!("worker status `{status}`")))?,
+        stale: is_stale(crate::clock::from_ms(row.try_get("last_heartbeat")?), now, filter.stale_after)
+            || row.try_get::<i64, _>("unreached")? != 0,
+        offers: words(row, "providers")?.iter().any(|offered| offered == provider),
+        capacity: Capacity {
+            max_sandboxes: number("max_sandboxes")?,
+            max_sandboxes_per_owner: number("max_sandboxes_per_owner")?,
+        },
+        active: number("active")?,
+        owner_active: owner.map(|_| number("owner_active")).transpose()?,
+    }))
 }
 
 /// Returns the worker to place a sandbox on, and the number of eligible workers.
@@ -75,8 +86,16 @@ pub(super) async fn lease(
     write(connection, &Lease::first(sandbox.id.as_str(), worker, sandbox.created_at, filter.lease_ttl)).await
 }
 
+/// Returns the statement that stores a lease, of these parameters: sandbox, worker, generation, end.
+pub(super) fn lease_sql([sandbox, worker, generation, end]: [&str; 4]) -> String {
+    format!(
+        "REPLACE INTO leases (resource_id, holder_id, generation, expires_at) \
+         VALUES ({sandbox}, {worker}, {generation}, {end})"
+    )
+}
+
 async fn write(connection: &mut SqliteConnection, lease: &Lease) -> Result<()> {
-    sqlx::query("REPLACE INTO leases (resource_id, holder_id, generation, expires_at) VALUES ($1, $2, $3, $4)")
+    sqlx::query(sqlx::AssertSqlSafe(lease_sql(["$1", "$2", "$3", "$4"])))
         .bind(&lease.resource)
         .bind(lease.holder.as_str())
         .bind(i64::try_from(lease.generation).unwrap_or(i64::MAX))

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use async_trait::async_trait;
 use domain::{
-    Active, Caps, EgressPolicy, InvalidTransition, OwnerId, Quota, Room, SandboxEgress, SandboxId, SecretName,
-    SpawnOptions, State, StopReason, StoreId, Timestamp, WorkerId,
+    Caps, EgressPolicy, InvalidTransition, OwnerId, Quota, Room, SandboxEgress, SandboxId, SecretName, SpawnOptions,
+    State, StopReason, StoreId, Timestamp,
 };
 use sqlx::Row;
 
-use super::super::admission::{Admitted, IdempotencyKey, KEY_LIFETIME, NewSandbox};
+use super::super::admission::{Admitted, NewSandbox};
 use super::super::error::{Error, Result};
 use super::super::quotas::{OwnerQuota, QuotaSummary};
 use super::super::sandboxes::{Applied, Change, Counts, ListFilter, Page, Sandbox};
@@ -17,9 +17,8 @@ use super::super::secrets::{NewSecret, StoredSecret};
 use super::super::templates::{Inserted, Template};
 use super::super::transactions::Store;
 use super::database::Sqlite;
-use super::policies::policies_text;
-use super::rows::{self, SANDBOX_COLUMNS, count, metadata_text, ms, sandbox};
-use super::{egress, ended, list, placement, pool, quotas, secrets, space, templates};
+use super::rows::{self, SANDBOX_COLUMNS, count, ms, sandbox};
+use super::{admission, egress, ended, list, quotas, secrets, space, templates};
 
 /// Counts kept by triggers, without those by owner, of which there may be many.
 pub(super) const COUNTS: &str = "SELECT scope, name, rows FROM counts \
@@ -28,50 +27,6 @@ pub(super) const COUNTS: &str = "SELECT scope, name, rows FROM counts \
 /// Maximum length of a stored failure reason, in characters.
 const ERROR_CHARS_MAX: usize = 2_048;
 
-/// Reads the active counts and the caps in one statement, since every spawn waits for it.
-async fn room(connection: &mut sqlx::SqliteConnection, owner: Option<&OwnerId>, caps: Caps) -> Result<Room> {
-    let row = sqlx::query(
-        "SELECT (SELECT rows FROM counts WHERE scope = 'active' AND name = '') AS total, \
-         (SELECT rows FROM counts WHERE scope = 'owner' AND name = $1) AS owner, \
-         (SELECT max_sandboxes FROM quotas WHERE owner_id = $1) AS max_sandboxes",
-    )
-    .bind(owner.map(OwnerId::as_str))
-    .fetch_one(connection)
-    .await?;
-    let number = |column| -> Result<u64> { Ok(count(row.try_get::<Option<i64>, _>(column)?.unwrap_or(0))) };
-    let quota = Quota { max_sandboxes: number("max_sandboxes")?, ..Quota::default() };
-    let active = Active { total: number("total")?, owner: owner.map(|_| number("owner")).transpose()? };
-    Ok(Room { active, caps: caps.under(&quota) })
-}
-
-/// Takes the key. Returns `false` if it is in use.
-async fn take_key(
-    connection: &mut sqlx::SqliteConnection,
-    owner: Option<&OwnerId>,
-    key: &IdempotencyKey,
-    id: &SandboxId,
-    now: Timestamp,
-) -> Result<bool> {
-    let done = sqlx::query(
-        "INSERT INTO idempotency_keys (owner_id, key, request, sandbox_id, created_at) VALUES ($1, $2, $3, $4, $5) \
-         ON CONFLICT DO UPDATE SET request = $3, sandbox_id = $4, created_at = $5 WHERE created_at <= $6",
-    )
-    .bind(owner.map_or("", OwnerId::as_str))
-    .bind(&key.key)
-    .bind(&key.request)
-    .bind(id.as_str())
-    .bind(ms(now))
-    .bind(key_ends(now))
-    .execute(connection)
-    .await?;
-    Ok(done.rows_affected() == 1)
-}
-
-/// Returns the time at or before which keys must have been taken to be free at `now`.
-fn key_ends(now: Timestamp) -> i64 {
-    ms(now).saturating_sub(i64::try_from(KEY_LIFETIME.as_millis()).unwrap_or(i64::MAX))
-}
-
 /// Returns whether the change leaves no sandbox for a retry of the request to return.
 fn frees_key(change: &Change) -> bool {
     match change {
@@ -79,37 +34,6 @@ fn frees_key(change: &Change) -> bool {
         Change::StopRequested { reason, .. } => matches!(reason, StopReason::Abandoned | StopReason::Unfinished),
         Change::Started | Change::Extended { .. } | Change::Paused | Change::Resumed | Change::Stopped { .. } => false,
     }
-}
-
-async fn insert(
-    connection: &mut sqlx::SqliteConnection,
-    new: &Sandbox,
-    egress: &SandboxEgress,
-    worker: &WorkerId,
-) -> Result<()> {
-    sqlx::query(
-        "INSERT INTO sandboxes (id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, owner_id, \
-         worker_id, created_at, expires_at, egress, auto_pause_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, \
-         $12, $13, $14, $15)",
-    )
-    .bind(new.id.as_str())
-    .bind(new.state.as_str())
-    .bind(&new.provider)
-    .bind(&new.image)
-    .bind(new.resources.memory_mb)
-    .bind(new.resources.vcpus)
-    .bind(new.resources.disk_mb)
-    .bind(new.resources.pids)
-    .bind(metadata_text(&new.metadata))
-    .bind(new.owner.as_ref().map(|owner| owner.as_str()))
-    .bind(worker.as_str())
-    .bind(ms(new.created_at))
-    .bind(ms(new.expires_at))
-    .bind(policies_text(egress))
-    .bind(rows::ttl_ms(new.auto_pause))
-    .execute(connection)
-    .await?;
-    Ok(())
 }
 
 /// Values that a change writes besides the state.
@@ -133,6 +57,23 @@ fn columns(change: &Change) -> Columns {
     }
 }
 
+impl Sqlite {
+    /// Stores the start of a box in one statement, since every spawn waits for it; `None` if the sandbox is
+    /// not in the state that it comes from.
+    async fn started(&self, id: &SandboxId) -> Result<Option<Applied>> {
+        let before = State::Creating;
+        let Ok(after) = before.after(Change::Started.event()) else { return Ok(None) };
+        let sql = format!("UPDATE sandboxes SET state = $1 WHERE id = $2 AND state = $3 RETURNING {SANDBOX_COLUMNS}");
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(after.as_str())
+            .bind(id.as_str())
+            .bind(before.as_str())
+            .fetch_optional(&self.writer)
+            .await?;
+        row.map(|row| Ok(Applied::Done { before, sandbox: Box::new(sandbox(&row)?) })).transpose()
+    }
+}
+
 #[async_trait]
 impl Store for Sqlite {
     fn id(&self) -> &StoreId {
@@ -140,36 +81,11 @@ impl Store for Sqlite {
     }
 
     async fn admit(&self, new: &NewSandbox) -> Result<Admitted> {
-        let NewSandbox { sandbox, egress, caps, key, placement, pool } = new;
-        let owner = sandbox.owner.as_ref();
-        // IMMEDIATE: a deferred transaction that becomes a writer can fail at once.
-        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
-        if let Some(key) = key
-            && !take_key(&mut tx, owner, key, &sandbox.id, sandbox.created_at).await?
-        {
-            return Ok(Admitted::KeyTaken);
-        }
-        if *caps != Caps::default() || owner.is_some() || pool.is_some() {
-            let room = room(&mut tx, owner, *caps).await?;
-            if let Err(denial) = room.admit() {
-                return Ok(Admitted::Denied(denial, room));
-            }
-            if let Some(place) = pool
-                && let Some(denial) = pool::take_place(&mut tx, sandbox, place).await?
-            {
-                return Ok(Admitted::Denied(denial, room));
-            }
-        }
-        let (worker, _) = placement::place(&mut tx, &sandbox.provider, owner, sandbox.created_at, placement).await?;
-        let Some(worker) = worker else { return Ok(Admitted::NoWorker) };
-        insert(&mut tx, sandbox, egress, &worker).await?;
-        placement::lease(&mut tx, sandbox, &worker, placement).await?;
-        tx.commit().await?;
-        Ok(Admitted::Yes(worker))
+        admission::admit(&self.writer, new).await
     }
 
     async fn room(&self, owner: Option<&OwnerId>, caps: Caps) -> Result<Room> {
-        room(&mut *self.readers.acquire().await?, owner, caps).await
+        admission::room(&mut *self.readers.acquire().await?, owner, caps).await
     }
 
     async fn keyed(&self, owner: Option<&OwnerId>, key: &str, now: Timestamp) -> Result<Option<(String, SandboxId)>> {
@@ -178,7 +94,7 @@ impl Store for Sqlite {
         )
         .bind(owner.map_or("", OwnerId::as_str))
         .bind(key)
-        .bind(key_ends(now))
+        .bind(admission::key_ends(now))
         .fetch_optional(&self.readers)
         .await?;
         row.map(|row| Ok((row.try_get("request")?, rows::sandbox_id(&row.try_get::<String, _>("sandbox_id")?)?)))
@@ -275,6 +191,11 @@ impl Store for Sqlite {
     }
 
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied> {
+        if change == Change::Started
+            && let Some(started) = self.started(id).await?
+        {
+            return Ok(started);
+        }
         let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
         let sql = format!("SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE id = $1");
         let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id.as_str()).fetch_optional(&mut *tx).await?;
@@ -349,7 +270,7 @@ impl Store for Sqlite {
 
     async fn purge_ended(&self, before: Timestamp, now: Timestamp) -> Result<u64> {
         sqlx::query("DELETE FROM idempotency_keys WHERE created_at <= $1")
-            .bind(key_ends(now))
+            .bind(admission::key_ends(now))
             .execute(&self.writer)
             .await?;
         ended::purge(&self.writer, &self.kept, ms(before)).await
