@@ -14,8 +14,23 @@ use crate::{Error, Pauses, Result};
 impl Inner {
     /// Lets a paused container go on.
     pub(super) async fn unpause(&self, client: &Client, name: &str) -> Result<()> {
-        let resumed = within(CHANGE_WAIT, client.unpause_container(name)).await;
-        resumed.map_err(|error| fault::failed("resume a box", error))
+        let Err(error) = within(CHANGE_WAIT, client.unpause_container(name)).await else { return Ok(()) };
+        // The Engine hears of a change from the runtime, too, and may for a moment say what was before it.
+        match self.state(client, name).await {
+            Ok(State::Running(_)) => Ok(()),
+            Ok(State::Paused | State::NotRunning | State::Absent) | Err(_) => Err(fault::failed("resume a box", error)),
+        }
+    }
+
+    /// Stops the processes of a container where they are.
+    async fn halt(&self, client: &Client, name: &str) -> Result<()> {
+        let Err(error) = within(CHANGE_WAIT, client.pause_container(name)).await else { return Ok(()) };
+        match self.state(client, name).await {
+            Ok(State::Paused) => Ok(()),
+            Ok(State::Running(_) | State::NotRunning | State::Absent) | Err(_) => {
+                Err(fault::failed("pause a box", error))
+            }
+        }
     }
 }
 
@@ -34,8 +49,7 @@ impl Pauses for Docker {
                     return Err(Error::Gone);
                 }
             }
-            let paused = within(CHANGE_WAIT, client.pause_container(&name)).await;
-            paused.map_err(|error| fault::failed("pause a box", error))
+            inner.halt(client, &name).await
         };
         self.tracked(work, "pause a box").await
     }
