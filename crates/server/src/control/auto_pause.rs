@@ -1,6 +1,6 @@
 //! Pause of sandboxes that have not been used for a while.
 //!
-//! What counts as use is a request, a byte through the proxy of the box, and work of its processes.
+//! A request, a byte through the proxy of the box, and work of its processes count as use.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::store::Sandbox;
 /// Share of one processor above which processes count as working.
 const WORKING_SHARE: f64 = 0.01;
 
-/// What a box had done at a moment.
+/// Activity of a box up to a moment.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     at: Instant,

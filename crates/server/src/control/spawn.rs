@@ -56,7 +56,7 @@ pub struct Spawned {
     pub phases: Vec<Phase>,
 }
 
-/// What a sandbox that was admitted is made of.
+/// Parts of a sandbox that was admitted and is to be made.
 struct Order {
     egress: SandboxEgress,
     spec: Spec,

@@ -129,7 +129,7 @@ impl Control {
             let (plan, kind, provider) = match self.plan_warm(entry).await {
                 Ok(planned) => planned,
                 Err(error) => {
-                    // Boxes that nobody uses are the first to go where space is short.
+                    // Unused boxes are the first to go where space is short.
                     if matches!(error, Error::Full(_)) {
                         self.discard_all_warm(self.warm_pool.clear(entry));
                     }

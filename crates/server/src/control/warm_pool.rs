@@ -38,7 +38,7 @@ pub(super) struct Ready {
     pub(super) is_paused: bool,
 }
 
-/// What an entry has made so far.
+/// Boxes of an entry that are ready, and its figures.
 #[derive(Debug, Default)]
 struct Shelf {
     /// Kind of its boxes; `None` until one has been planned.

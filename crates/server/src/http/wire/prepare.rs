@@ -13,7 +13,7 @@ pub fn prepare(commands: Vec<api::PrepareCommand>) -> Result<Vec<PrepareCommand>
 }
 
 fn one(command: api::PrepareCommand) -> Result<PrepareCommand, ApiError> {
-    check(command.clone())?;
+    check(&command)?;
     let api::PrepareCommand { command, args, mode, env, workdir, user, timeout, background, name, stdin_open } =
         command;
     Ok(PrepareCommand {
@@ -30,33 +30,17 @@ fn one(command: api::PrepareCommand) -> Result<PrepareCommand, ApiError> {
     })
 }
 
-fn check(command: api::PrepareCommand) -> Result<(), ApiError> {
-    let api::PrepareCommand {
-        command,
-        args,
-        mode,
-        env,
-        workdir,
-        user,
-        timeout,
-        background: is_background,
-        name,
-        stdin_open,
-    } = command;
-    if !is_background && (name.is_some() || stdin_open) {
+fn check(command: &api::PrepareCommand) -> Result<(), ApiError> {
+    if !command.background && (command.name.is_some() || command.stdin_open) {
         return Err(malformed("`name` and `stdin_open` of a command of `prepare` are only for `background: true`"));
     }
     let mut exec = api::ExecRequest {
-        command,
-        args,
-        mode,
-        env,
-        workdir,
-        user,
-        timeout,
-        background: is_background,
-        name,
-        stdin_open,
+        command: command.command.clone(),
+        user: command.user.clone(),
+        timeout: command.timeout.clone(),
+        background: command.background,
+        name: command.name.clone(),
+        stdin_open: command.stdin_open,
         ..api::ExecRequest::default()
     };
     background(&mut exec)?;

@@ -154,8 +154,11 @@ impl Store for Sqlite {
     }
 
     async fn with_auto_pause(&self) -> Result<Vec<Sandbox>> {
-        let sql =
-            format!("SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE state = 'running' AND auto_pause_ms IS NOT NULL");
+        // By itself SQLite takes the index of states, which leads to every running sandbox.
+        let sql = format!(
+            "SELECT {SANDBOX_COLUMNS} FROM sandboxes INDEXED BY sandboxes_with_auto_pause \
+             WHERE state = 'running' AND auto_pause_ms IS NOT NULL"
+        );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&self.readers).await?;
         rows.iter().map(sandbox).collect()
     }
