@@ -218,11 +218,17 @@ impl Control {
             // Beside the admission: the two take the same time.
             let answer = self.wake_warm(&warm, ttl + ORPHAN_GRACE);
             match self.admission.admit(claimed, ttl).await {
-                // Another worker may have a place for it.
-                Err(Refused::NoWorker) if !new.placement.reachable.is_empty() => {}
-                admitted => {
-                    let granted = admitted.map_err(|refused| self.refused(refused))?;
-                    return Ok((in_progress, granted, Some(Claim { entry: warm.used(), answer })));
+                Ok(granted) => return Ok((in_progress, granted, Some(Claim { entry: warm.used(), answer }))),
+                Err(refused) => {
+                    // After a fault of the store there may be a row.
+                    if !matches!(refused, Refused::Store(_) | Refused::Closed) {
+                        warm.give_back();
+                    }
+                    let is_elsewhere = matches!(refused, Refused::NoWorker) && !new.placement.reachable.is_empty();
+                    if !is_elsewhere {
+                        return Err(self.refused(refused));
+                    }
+                    // Another worker may have a place for it.
                 }
             }
         }

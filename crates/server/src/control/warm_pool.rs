@@ -47,6 +47,8 @@ struct Shelf {
     digest: Option<String>,
     /// Boxes that are ready, the oldest first.
     ready: VecDeque<Ready>,
+    /// Boxes that a spawn had taken and left without a word, which are to be removed.
+    left: Vec<SandboxId>,
     hits: u64,
     misses: u64,
     /// Number of boxes that were replaced: too old, outdated, or dead.
@@ -159,14 +161,17 @@ impl WarmPool {
         None
     }
 
-    /// Sets what the boxes of an entry are made of now, and returns those that are not, or that are too
-    /// old at `now`.
+    /// Sets what the boxes of an entry are made of now, and returns those that are to be removed: not made
+    /// of it, too old at `now`, or left by a spawn.
     pub(super) fn renew(&self, entry: usize, kind: Kind, digest: Option<String>, now: Instant) -> Vec<SandboxId> {
         let Entry { wish, shelf, .. } = &self.entries[entry];
         let mut shelf = shelf.lock();
         let is_other = shelf.kind.as_ref() != Some(&kind) || shelf.digest != digest;
         (shelf.kind, shelf.digest) = (Some(kind), digest);
-        self.sift(&mut shelf, |ready| !is_other && now.duration_since(ready.since) < wish.max_age)
+        let mut gone = std::mem::take(&mut shelf.left);
+        shelf.replaced += gone.len() as u64;
+        gone.extend(self.sift(&mut shelf, |ready| !is_other && now.duration_since(ready.since) < wish.max_age));
+        gone
     }
 
     /// Returns all boxes of an entry that are ready, which are to be removed.
@@ -247,7 +252,8 @@ impl WarmPool {
     }
 }
 
-/// A box that a spawn has taken. It goes back to the others unless it is used.
+/// A box that a spawn has taken. If the spawn goes away with it, its admission may have been under way,
+/// and a row with its id: it is removed then, and no other spawn gets it.
 #[derive(Debug)]
 pub(super) struct WarmBox {
     pool: Arc<WarmPool>,
@@ -267,6 +273,13 @@ impl WarmBox {
         &self.ready().id
     }
 
+    /// Gives the box back to the others: its spawn was refused, so that there is no row.
+    pub(super) fn give_back(mut self) {
+        if let Some(ready) = self.ready.take() {
+            self.pool.entries[self.entry].shelf.lock().ready.push_front(ready);
+        }
+    }
+
     /// Gives the box to the sandbox that has a row of its id now. Returns the entry that it was of.
     pub(super) fn used(mut self) -> usize {
         if let Some(ready) = self.ready.take() {
@@ -282,7 +295,9 @@ impl WarmBox {
 impl Drop for WarmBox {
     fn drop(&mut self) {
         if let Some(ready) = self.ready.take() {
-            self.pool.entries[self.entry].shelf.lock().ready.push_front(ready);
+            let entry = &self.pool.entries[self.entry];
+            entry.shelf.lock().left.push(ready.id);
+            entry.wanted.notify_one();
         }
     }
 }
@@ -358,13 +373,13 @@ mod test {
     }
 
     #[tokio::test]
-    async fn a_box_is_taken_once_and_comes_back_if_it_is_not_used() {
+    async fn a_box_is_taken_once_and_comes_back_if_its_spawn_is_refused() {
         let pool = Pool::of(2).await;
         let (first, second) = (pool.take(&kind("host")).unwrap(), pool.take(&kind("host")).unwrap());
         assert_eq!((first.id(), second.id()), (&id(1), &id(2)));
         assert!(pool.take(&kind("host")).is_none());
-        drop(first);
-        assert_eq!(pool.take(&kind("host")).unwrap().id(), &id(1));
+        first.give_back();
+        pool.take(&kind("host")).unwrap().give_back();
         assert!(pool.pool.holds(&id(1)) && pool.pool.holds(&id(2)));
         second.used();
         assert!(!pool.pool.holds(&id(2)), "it belongs to its sandbox");
@@ -405,6 +420,15 @@ mod test {
         assert_eq!(pool.pool.figures()[0].ready, 2);
         let taken = pool.take(&kind("host")).unwrap();
         assert!(!pool.pool.lost("mock", &HashSet::new(), seen + HOUR).contains(taken.id()), "it is not on the shelf");
+    }
+
+    #[tokio::test]
+    async fn one_whose_spawn_went_away_is_removed_and_never_given_to_another() {
+        let pool = Pool::of(1).await;
+        drop(pool.take(&kind("host")).unwrap());
+        assert!(pool.take(&kind("host")).is_none() && pool.pool.holds(&id(1)));
+        assert_eq!(pool.renew("host", None, Instant::now()), [id(1)]);
+        assert!(pool.renew("host", None, Instant::now()).is_empty());
     }
 
     #[tokio::test]
