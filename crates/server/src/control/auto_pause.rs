@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::SandboxId;
+use futures_util::{StreamExt, stream};
 use providers::Chain;
 
 use super::error::{Error, Result};
@@ -15,6 +16,8 @@ use crate::store::Sandbox;
 
 /// Share of one processor above which processes count as working.
 const WORKING_SHARE: f64 = 0.01;
+/// Maximum number of sandboxes that are looked at or paused at once.
+const AT_ONCE: usize = 16;
 
 /// Activity of a box up to a moment.
 #[derive(Debug, Clone, Copy)]
@@ -35,11 +38,17 @@ impl Look {
     }
 }
 
-/// Sandboxes with an idle time that were running at the last round, with a look at each since it was
-/// last used by a request.
+/// Looks at the sandboxes with an idle time, each since it was last used by a request.
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
     looks: HashMap<SandboxId, Look>,
+}
+
+impl Idle {
+    /// Returns the look at a sandbox that has not been used by a request after it.
+    fn since(&self, id: &SandboxId, last_use: Instant) -> Option<Look> {
+        self.looks.get(id).filter(|look| last_use <= look.at).copied()
+    }
 }
 
 impl Control {
@@ -49,36 +58,31 @@ impl Control {
     /// If the store fails.
     pub(crate) async fn pause_idle(self: &Arc<Self>, idle: &mut Idle) -> Result<()> {
         let running = self.store.with_auto_pause().await?;
-        idle.looks.retain(|id, _| running.iter().any(|sandbox| sandbox.id == *id));
         self.in_use.watch_only(running.iter().map(|sandbox| sandbox.id.as_str()));
-        for sandbox in running {
-            self.pause_if_idle(idle, &sandbox).await;
-        }
+        // A provider may take seconds for a look.
+        let known = &*idle;
+        let looks = stream::iter(running).map(|sandbox| async move {
+            let look = self.pause_if_idle(known, &sandbox).await;
+            look.map(|look| (sandbox.id, look))
+        });
+        idle.looks = looks.buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await;
         Ok(())
     }
 
-    async fn pause_if_idle(self: &Arc<Self>, idle: &mut Idle, sandbox: &Sandbox) {
-        let (id, Some(longest)) = (&sandbox.id, sandbox.auto_pause) else { return };
-        let since = self.in_use.idle_since(id);
-        let known = idle.looks.get(id).filter(|look| since.is_some_and(|since| since <= look.at)).copied();
-        let Some(earlier) = known else {
-            // The first look since a request has ended; none while one is under way.
-            match since {
-                Some(_) => idle.looks.insert(id.clone(), self.look(sandbox).await),
-                None => idle.looks.remove(id),
-            };
-            return;
-        };
-        if since.is_none_or(|since| since.elapsed() < longest) || earlier.at.elapsed() < longest.mul_f64(0.5) {
-            return;
+    /// Pauses a sandbox if it is idle. Returns the look to compare with later; `None` if there is to be
+    /// a new one.
+    async fn pause_if_idle(self: &Arc<Self>, idle: &Idle, sandbox: &Sandbox) -> Option<Look> {
+        let (id, longest) = (&sandbox.id, sandbox.auto_pause?);
+        let last_use = self.in_use.idle_since(id)?;
+        let Some(earlier) = idle.since(id, last_use) else { return Some(self.look(sandbox).await) };
+        // A look may have come late, and then says little.
+        if last_use.elapsed() < longest || earlier.at.elapsed() < longest / 2 {
+            return Some(earlier);
         }
-        let now = self.look(sandbox).await;
-        if now.shows_use(&earlier) {
+        if self.look(sandbox).await.shows_use(&earlier) {
             self.in_use.used(id);
-            idle.looks.insert(id.clone(), now);
-            return;
+            return None;
         }
-        idle.looks.remove(id);
         match self.pause_unused(id).await {
             // A request has come, or the sandbox has ended.
             Ok(_) | Err(Error::Conflict(_) | Error::NotFound(..)) => {}
@@ -87,6 +91,7 @@ impl Control {
                 self.in_use.used(id);
             }
         }
+        None
     }
 
     async fn look(&self, sandbox: &Sandbox) -> Look {
