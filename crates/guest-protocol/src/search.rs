@@ -51,6 +51,14 @@ pub struct FileScope {
     pub gitignore: bool,
 }
 
+impl FileScope {
+    /// Returns the scope of all that is below `path`.
+    #[must_use]
+    pub fn all(path: impl Into<String>) -> Self {
+        Self { path: path.into(), include: Vec::new(), exclude: Vec::new(), hidden: true, gitignore: false }
+    }
+}
+
 /// A search in the content of files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Search {

@@ -31,8 +31,7 @@ const MODE_MAX: u32 = 0o7777;
 /// end the description before its last line.
 pub(crate) fn manifest(request: &Manifest, output: &mut Output) -> Result<()> {
     let path = check(&request.path)?;
-    let all =
-        FileScope { path: path.to_owned(), include: Vec::new(), exclude: Vec::new(), hidden: true, gitignore: false };
+    let all = FileScope::all(path);
     let stat = statat(CWD, path, AtFlags::empty()).map_err(|errno| lookup_refused(path, errno))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Err(invalid(format!("{path}: is no directory")));

@@ -32,8 +32,7 @@ const MODE_MAX: u32 = 0o7777;
 /// that has become shorter while it was read ends the archive early.
 pub(crate) fn pack(request: &PathOnly, output: &mut Output) -> Result<()> {
     let path = check(&request.path)?;
-    let all =
-        FileScope { path: path.to_owned(), include: Vec::new(), exclude: Vec::new(), hidden: true, gitignore: false };
+    let all = FileScope::all(path);
     let walk = Walk::begin(&all)?;
     let root = normal(path);
     let stat = statat(CWD, path, AtFlags::empty()).map_err(|errno| lookup_refused(path, errno))?;

@@ -142,13 +142,7 @@ impl Watching {
     /// are too many.
     fn add_below(&mut self, dir: &[u8], mut found: impl FnMut(&[u8], bool)) -> Result<bool, Errno> {
         let Ok(path) = str::from_utf8(dir) else { return Ok(true) };
-        let scope = FileScope {
-            path: path.to_owned(),
-            include: Vec::new(),
-            exclude: Vec::new(),
-            hidden: true,
-            gitignore: false,
-        };
+        let scope = FileScope::all(path);
         // What is gone again has nothing to watch.
         let Ok(walk) = Walk::begin(&scope) else { return Ok(true) };
         for entry in walk {
