@@ -102,15 +102,14 @@ async fn upload(context: &Context, args: &SyncArgs, local: &Path, id: &str, path
         target => target?,
     };
     let rules = Rules { delete: args.delete, mode: MODE_ALL };
-    let differs = compared(&root, source, target, rules, args.checksum, true).await?;
-    let Differs { source, plan, .. } = differs;
+    let Differs { source, plan } = compared(&root, source, target, rules, args.checksum, true).await?;
     if args.dry_run {
         return Ok(tried(&source, &plan));
     }
-    let shown = Shown::new(context.output);
+    let mut shown = Shown::new(context.output);
     let counting = Arc::new(Mutex::new(shown.counting()));
     let done = send::send(client, (root, Arc::clone(&source)), (id, path), &plan, &counting).await;
-    cleared(shown);
+    shown.clear();
     Ok(with(done?, &source, &plan))
 }
 
@@ -137,20 +136,16 @@ async fn download(context: &Context, args: &SyncArgs, id: &str, path: &str, loca
         target = listed(&root, local).await?;
     }
     let rules = Rules { delete: args.delete, mode: MODE_TAKEN };
-    let Differs { source, plan, .. } = compared(&root, source, target, rules, args.checksum, false).await?;
+    let Differs { source, plan } = compared(&root, source, target, rules, args.checksum, false).await?;
     if args.dry_run {
         return Ok(tried(&source, &plan));
     }
-    let shown = Shown::new(context.output);
+    let mut shown = Shown::new(context.output);
     let counting = Mutex::new(shown.counting());
     let plan = Arc::new(plan);
     let done = receive::receive(client, (id, path), (root, Arc::clone(&source)), Arc::clone(&plan), &counting).await;
-    cleared(shown);
-    Ok(with(done?, &source, &plan))
-}
-
-fn cleared(mut shown: Shown) {
     shown.clear();
+    Ok(with(done?, &source, &plan))
 }
 
 /// Lists the directory here.
@@ -219,8 +214,8 @@ async fn compared(
                 .map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", shown(path))))?;
             Ok(found == *expected)
         };
-        let same_content: &mut SameContent<'_> = &mut same_content;
-        let plan = plan(&source, &target, &rules, checksum.then_some(same_content))?;
+        let same_content: Option<&mut SameContent<'_>> = checksum.then_some(&mut same_content);
+        let plan = plan(&source, &target, &rules, same_content)?;
         Ok::<_, std::io::Error>(Differs { source: Arc::new(source), plan })
     };
     let differs = tokio::task::spawn_blocking(compare).await;

@@ -296,7 +296,7 @@ impl<R: Read> Read for Guard<R> {
 }
 
 #[cfg(test)]
-mod test {
+pub(crate) mod test {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
@@ -310,12 +310,13 @@ mod test {
         unpack(root, receiver)
     }
 
-    fn archive(members: &[(EntryType, &str, &str)]) -> Vec<u8> {
+    /// Makes an archive of files with this mode, or links with these targets.
+    pub(crate) fn archive(mode: u32, members: &[(EntryType, &str, &str)]) -> Vec<u8> {
         let mut builder = Builder::new(Vec::new());
         for (kind, name, content) in members {
             let mut header = Header::new_gnu();
             header.set_entry_type(*kind);
-            header.set_mode(0o4755);
+            header.set_mode(mode);
             header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
             let is_link = matches!(kind, EntryType::Symlink | EntryType::Link);
             if is_link {
@@ -347,15 +348,15 @@ mod test {
             vec![(GNULongName, "n", &"x/".repeat(100_000)), (Regular, "a", "x")],
         ] {
             // Refused, or kept inside: the box chose the names.
-            let _ = through(&archive(&members), &root);
+            let _ = through(&archive(0o4755, &members), &root);
             assert_eq!(std::fs::read_to_string(outside.path().join("file")).unwrap(), "safe", "{members:?}");
             let names: Vec<_> = outside.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
             assert_eq!(names.len(), 2, "{members:?}: {names:?}");
             assert!(!Path::new("/tmp/tidebox-hostile").exists());
         }
-        through(&archive(&[(Regular, "run", "x")]), &root).unwrap();
+        through(&archive(0o4755, &[(Regular, "run", "x")]), &root).unwrap();
         assert_eq!(root.join("run").metadata().unwrap().mode() & 0o7777, 0o755, "no set-user-id file of this user");
-        assert!(through(&archive(&[(Regular, "run", &"x".repeat(2000))])[..1500], &root).is_err());
+        assert!(through(&archive(0o4755, &[(Regular, "run", &"x".repeat(2000))])[..1500], &root).is_err());
     }
 
     #[test]

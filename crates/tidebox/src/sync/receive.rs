@@ -204,29 +204,13 @@ mod test {
     use std::os::unix::fs::{MetadataExt as _, symlink};
     use std::path::Path;
 
-    use tar::{Builder, Header};
-
     use super::super::listing::Entry;
     use super::super::steps::open_root;
     use super::*;
 
     fn archive(members: &[(EntryType, &str, &str)]) -> mpsc::Receiver<Bytes> {
-        let mut builder = Builder::new(Vec::new());
-        for (kind, name, content) in members {
-            let mut header = Header::new_gnu();
-            header.set_entry_type(*kind);
-            header.set_mode(0o6755);
-            header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
-            let is_link = matches!(kind, EntryType::Symlink | EntryType::Link);
-            if is_link {
-                header.as_old_mut().linkname[..content.len()].copy_from_slice(content.as_bytes());
-            }
-            header.set_size(if is_link { 0 } else { content.len() as u64 });
-            header.set_cksum();
-            builder.append(&header, if is_link { &b""[..] } else { content.as_bytes() }).unwrap();
-        }
         let (sender, receiver) = mpsc::channel(1);
-        sender.try_send(builder.into_inner().unwrap().into()).unwrap();
+        sender.try_send(crate::cp::tree::test::archive(0o6755, members).into()).unwrap();
         receiver
     }
 
