@@ -12,12 +12,17 @@ const IMAGE: &str = "team/system:1";
 
 /// Starts an Engine with an image, and a server that uses it.
 async fn engine_and_server() -> Option<(Engine, TestServer)> {
+    engine_and_server_with("").await
+}
+
+/// Does the same, with further settings of the server.
+async fn engine_and_server_with(more: &str) -> Option<(Engine, TestServer)> {
     let image = Image::alpine_like()?;
     let engine = Engine::start()?;
     engine.load(IMAGE, &image);
     let settings = format!(
         "providers.native.enabled=false providers.docker.enabled=true providers.default=docker \
-         providers.docker.pull=never defaults.image={IMAGE} providers.docker.socket={}",
+         providers.docker.pull=never defaults.image={IMAGE} providers.docker.socket={} {more}",
         engine.socket().display()
     );
     let server = TestServer::start(&settings).await;
@@ -77,4 +82,29 @@ async fn a_container_that_is_removed_or_killed_behind_the_servers_back_is_notice
         server.post(&format!("/sandboxes/{id}/exec"), json!({"command": "true"})).await.refused(404, "not_found", &id);
         assert_eq!(engine.api("GET", "/containers/json?all=1", b"").1.trim_ascii(), b"[]", "{request:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boxes_are_kept_ready_and_what_was_prepared_rests_until_it_is_taken() {
+    let settings = "warm_pool.a.template=py warm_pool.a.count=1 warm_pool.b.count=2";
+    let Some((engine, server)) = engine_and_server_with(settings).await else { return };
+    let prepare = json!([
+        {"command": "echo made > /tmp/made"},
+        {"command": "while :; do sleep 0.1; done", "background": true, "name": "loop"},
+    ]);
+    server.post("/templates", json!({"name": "py", "prepare": prepare})).await.ok();
+    let filled = async || {
+        let entries = server.get("/diagnostics").await.ok()["warm_pool"].clone();
+        entries.as_array().unwrap().iter().all(|entry| entry["ready"] == entry["count"])
+    };
+    server.until("the pool is full", filled).await;
+    let (status, paused) = engine.api("GET", "/containers/json?filters=%7B%22status%22:%5B%22paused%22%5D%7D", b"");
+    let paused: serde_json::Value = serde_json::from_slice(&paused).unwrap();
+    assert_eq!((status, paused.as_array().unwrap().len()), (200, 1), "the prepared one: {paused}");
+    let (prepared, plain) = (server.spawn_with(json!({"template": "py"})).await, server.spawn().await);
+    assert_eq!(server.output(&prepared, "cat /tmp/made").await, "made\n");
+    assert_eq!(server.output(&plain, "echo here; cat /tmp/made 2>/dev/null || true").await, "here\n");
+    let entries = server.get("/diagnostics").await.ok()["warm_pool"].clone();
+    assert_eq!((&entries[0]["hits_total"], &entries[1]["hits_total"]), (&json!(1), &json!(1)), "{entries}");
+    server.until("the pool is full again", filled).await;
 }

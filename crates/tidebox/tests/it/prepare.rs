@@ -212,3 +212,50 @@ async fn connections_of_the_preparation_end_with_it() {
     assert_eq!(spawn(json!({"mode": "open"})).await.0, 0);
     assert_eq!(figures(&server).await["hits_total"], 2);
 }
+
+#[tokio::test]
+async fn a_sandbox_of_another_service_is_prepared_and_kept_ready_too() {
+    let far = TestServer::start(NATIVE).await;
+    let settings = format!(
+        "providers.native.enabled=false providers.custom.enabled=true providers.custom.base_url={} \
+         providers.default=custom warm_pool.a.template=py",
+        far.url
+    );
+    let near = TestServer::start(&settings).await;
+    let prepare = json!([
+        {"command": "echo made > /workspace/made"},
+        {"command": "sleep 1000", "background": true, "name": "sleeper"},
+    ]);
+    near.post("/templates", json!({"name": "py", "prepare": prepare})).await.ok();
+    filled(&near).await;
+    for _ in 0..2 {
+        // The first one was ready; the second may have to be made.
+        let id = near.spawn_with(json!({"template": "py"})).await;
+        assert_eq!(near.output(&id, "cat /workspace/made").await, "made\n");
+        let processes = near.get(&format!("/sandboxes/{id}/processes")).await.ok();
+        assert_eq!(processes[0]["name"], "sleeper", "{processes}");
+        assert_eq!(processes[0]["state"], "running", "{processes}");
+    }
+    assert!(figures(&near).await["hits_total"].as_u64() >= Some(1));
+}
+
+#[tokio::test]
+async fn users_who_share_a_box_have_their_commands_run_too() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let server = TestServer::start(&format!("{NATIVE} pool.enabled=true")).await;
+    let body = json!({"owner_id": "anna", "prepare": [{"command": "echo $HOME > ~/made"}]});
+    let request = server.request(reqwest::Method::POST, "/sandboxes").header("x-user-id", "anna").json(&body);
+    let spawned = crate::server::Answer::read(request.send().await.unwrap()).await;
+    assert_eq!(spawned.status, 201, "{}", spawned.json());
+    let path = format!("/sandboxes/{}", spawned.json()["id"].as_str().unwrap());
+    let exec = server.request(reqwest::Method::POST, &format!("{path}/exec")).header("x-user-id", "anna");
+    let exec = exec.json(&json!({"command": "cat ~/made; echo $HOME"})).send().await.unwrap();
+    let output = crate::server::Answer::read(exec).await.ok()["stdout"].as_str().unwrap().to_owned();
+    let lines: Vec<&str> = output.lines().collect();
+    assert!(lines.len() == 2 && lines[0] == lines[1], "{output}");
+    // The fixture sees only what belongs to no user.
+    let gone = server.request(reqwest::Method::DELETE, &path).header("x-user-id", "anna").send().await.unwrap();
+    assert!(gone.status().is_success(), "{gone:?}");
+}
