@@ -61,8 +61,10 @@ impl Drop for Making {
 impl Control {
     /// Takes a box of the warm pool that a spawn can have, if one is ready.
     pub(super) fn take_warm(&self, plan: &Plan) -> Option<WarmBox> {
-        let kind = (self.warm_pool.len() > 0).then(|| plan.kind(self.policy.far_provider.as_deref()))?;
-        self.warm_pool.take(&kind?)
+        if self.warm_pool.len() == 0 {
+            return None;
+        }
+        self.warm_pool.take(&plan.kind(self.policy.far_provider.as_deref())?)
     }
 
     /// Begins to ask a box of the pool whether it is there, and to set its deadline.
