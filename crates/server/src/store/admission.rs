@@ -23,7 +23,7 @@ pub struct IdempotencyKey {
 /// A sandbox to be admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSandbox {
-    /// The row, in state `creating`.
+    /// The row, in state `creating`, or `running` if its box is there and nothing is left to be done.
     pub sandbox: Sandbox,
     /// Policies on connections out of it.
     pub egress: SandboxEgress,

@@ -1,12 +1,10 @@
 //! Admission of a sandbox, in one transaction.
 //!
-//! Each statement is a round trip to the thread of its connection, which costs more than the statement.
-//! Where no other server can take the sandbox, one string therefore holds all of them: the row is
-//! inserted first, and the transaction undone if the rules decide otherwise.
+//! Each statement is a round trip to the thread of its connection, which costs more than the statement. A
+//! sandbox that no other server can take is therefore admitted by one statement if the rules allow it,
+//! which it repeats. If it admits nothing, the transaction decides again, and names the reason.
 
-use std::sync::LazyLock;
-
-use domain::{Active, Caps, Lease, OwnerId, Quota, Room, SandboxEgress, SandboxId, Timestamp, WorkerId, choose};
+use domain::{Active, Caps, Lease, OwnerId, Quota, Room, SandboxEgress, SandboxId, Timestamp, WorkerId};
 use sqlx::sqlite::{SqlitePool, SqliteRow};
 use sqlx::{Row, SqliteConnection};
 
@@ -18,21 +16,35 @@ use super::policies::policies_text;
 use super::pool;
 use super::rows::{self, count, metadata_text, ms};
 
-/// Number of the owner's parameter in [`INSERT`].
-const OWNER: &str = "$10";
+/// Columns of a row that is admitted, of which [`row`] binds the values.
+const COLUMNS: &str = "id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, owner_id, worker_id, \
+    created_at, expires_at, egress, auto_pause_ms";
+const VALUES: &str = "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15";
 
-const INSERT: &str = "INSERT INTO sandboxes (id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, \
-    owner_id, worker_id, created_at, expires_at, egress, auto_pause_ms) \
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
-
-/// The counts and caps, this server as a worker, the row, and its lease, in this order.
-static ADMIT_HERE: LazyLock<String> = LazyLock::new(|| {
-    let (room, candidates) = (room_sql(OWNER), placement::candidates_sql(OWNER));
-    format!("{room}; {candidates} WHERE id = $11; {INSERT}; {}", placement::lease_sql(["$1", "$11", "$16", "$17"]))
-});
+/// The rules of [`Room::admit`] and [`domain::Candidate::is_eligible`], for this server as the worker `$11`.
+/// The parameters after the row: the lease's generation and end, the key and its request, the time up to
+/// which keys have lapsed, the time since which a worker must have sent a heartbeat, and the two caps.
+const HERE: &str = "FROM workers WHERE id = $11 AND status = 'online' AND unreached = 0 AND last_heartbeat > $21 \
+    AND EXISTS (SELECT 1 FROM json_each(providers) WHERE value = $3) \
+    AND (max_sandboxes = 0 OR max_sandboxes > \
+        COALESCE((SELECT rows FROM counts WHERE scope = 'worker' AND name = $11), 0)) \
+    AND ($22 = 0 OR $22 > COALESCE((SELECT rows FROM counts WHERE scope = 'active' AND name = ''), 0)) \
+    AND ($10 IS NULL OR COALESCE((SELECT CASE max_sandboxes WHEN 0 THEN $23 ELSE max_sandboxes END \
+        FROM quotas WHERE owner_id = $10), $23) \
+        NOT BETWEEN 1 AND COALESCE((SELECT rows FROM counts WHERE scope = 'owner' AND name = $10), 0)) \
+    AND ($18 IS NULL OR NOT EXISTS (SELECT 1 FROM idempotency_keys \
+        WHERE owner_id = COALESCE($10, '') AND key = $18 AND created_at > $20))";
 
 /// Admits a sandbox if the rules allow it.
 pub(super) async fn admit(writer: &SqlitePool, new: &NewSandbox) -> Result<Admitted> {
+    let NewSandbox { placement, pool, .. } = new;
+    if pool.is_none() && placement.here && placement.reachable.is_empty() && admit_here(writer, new).await? {
+        return Ok(Admitted::Yes(WorkerId::local()));
+    }
+    decide(writer, new).await
+}
+
+async fn decide(writer: &SqlitePool, new: &NewSandbox) -> Result<Admitted> {
     let NewSandbox { sandbox, egress, caps, key, placement, pool } = new;
     let owner = sandbox.owner.as_ref();
     // IMMEDIATE: a deferred transaction that becomes a writer can fail at once.
@@ -41,13 +53,6 @@ pub(super) async fn admit(writer: &SqlitePool, new: &NewSandbox) -> Result<Admit
         && !take_key(&mut tx, owner, key, &sandbox.id, sandbox.created_at).await?
     {
         return Ok(Admitted::KeyTaken);
-    }
-    if pool.is_none() && placement.here && placement.reachable.is_empty() {
-        let admitted = admit_here(&mut tx, new).await?;
-        if matches!(admitted, Admitted::Yes(_)) {
-            tx.commit().await?;
-        }
-        return Ok(admitted);
     }
     if *caps != Caps::default() || owner.is_some() || pool.is_some() {
         let room = room(&mut tx, owner, *caps).await?;
@@ -62,33 +67,37 @@ pub(super) async fn admit(writer: &SqlitePool, new: &NewSandbox) -> Result<Admit
     }
     let (worker, _) = placement::place(&mut tx, &sandbox.provider, owner, sandbox.created_at, placement).await?;
     let Some(worker) = worker else { return Ok(Admitted::NoWorker) };
-    row(INSERT, sandbox, egress, &worker).execute(&mut *tx).await?;
+    let sql = format!("INSERT INTO sandboxes ({COLUMNS}) VALUES ({VALUES})");
+    row(&sql, sandbox, egress, &worker).execute(&mut *tx).await?;
     placement::lease(&mut tx, sandbox, &worker, placement).await?;
     tx.commit().await?;
     Ok(Admitted::Yes(worker))
 }
 
-/// Stores a sandbox that no other server could take, and decides whether it may stay: otherwise the
-/// caller has to undo the transaction.
-async fn admit_here(connection: &mut SqliteConnection, new: &NewSandbox) -> Result<Admitted> {
-    let NewSandbox { sandbox, egress, caps, placement, .. } = new;
+/// Stores a sandbox that no other server could take, if the rules allow it.
+async fn admit_here(writer: &SqlitePool, new: &NewSandbox) -> Result<bool> {
+    let NewSandbox { sandbox, egress, caps, key, placement, .. } = new;
     let here = WorkerId::local();
-    let Lease { generation, expires_at, .. } =
-        Lease::first(sandbox.id.as_str(), &here, sandbox.created_at, placement.lease_ttl);
-    let rows = row(&ADMIT_HERE, sandbox, egress, &here)
-        .bind(i64::try_from(generation).unwrap_or(i64::MAX))
+    let now = sandbox.created_at;
+    let Lease { generation, expires_at, .. } = Lease::first(sandbox.id.as_str(), &here, now, placement.lease_ttl);
+    let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let silent = i64::try_from(placement.stale_after.as_millis()).unwrap_or(i64::MAX);
+    let sql = format!(
+        "INSERT INTO admissions ({COLUMNS}, generation, lease_until, key, request) \
+         SELECT {VALUES}, $16, $17, $18, $19 {HERE} RETURNING id"
+    );
+    let stored = row(&sql, sandbox, egress, &here)
+        .bind(number(generation))
         .bind(ms(expires_at))
-        .fetch_all(connection)
+        .bind(key.as_ref().map(|key| &key.key))
+        .bind(key.as_ref().map(|key| &key.request))
+        .bind(key_ends(now))
+        .bind(ms(now).saturating_sub(silent))
+        .bind(number(caps.max_sandboxes))
+        .bind(number(caps.max_sandboxes_per_owner))
+        .fetch_optional(writer)
         .await?;
-    let (counts, workers) = rows.split_first().ok_or(sqlx::Error::RowNotFound)?;
-    let room = room_of(counts, sandbox.owner.as_ref(), *caps)?;
-    if let Err(denial) = room.admit() {
-        return Ok(Admitted::Denied(denial, room));
-    }
-    let candidate =
-        |row| placement::candidate(row, &sandbox.provider, sandbox.owner.as_ref(), sandbox.created_at, placement);
-    let candidates = workers.iter().filter_map(|row| candidate(row).transpose()).collect::<Result<Vec<_>>>()?;
-    Ok(choose(&candidates).map_or(Admitted::NoWorker, |worker| Admitted::Yes(worker.clone())))
+    Ok(stored.is_some())
 }
 
 fn room_sql(owner: &str) -> String {
@@ -163,4 +172,152 @@ fn row<'q>(
         .bind(ms(new.expires_at))
         .bind(policies_text(egress))
         .bind(rows::ttl_ms(new.auto_pause))
+}
+
+#[cfg(test)]
+mod test {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+    use sqlx::{AssertSqlSafe, raw_sql};
+
+    use super::*;
+    use crate::store::Store as _;
+    use crate::store::sqlite::Sqlite;
+    use crate::store::suite::{placement, sandbox};
+
+    const HOUR_MS: i64 = 3_600_000;
+
+    /// State of the store and request, as far as a decision depends on them.
+    #[derive(Debug, Clone)]
+    struct Case {
+        owner: bool,
+        total: u64,
+        of_owner: u64,
+        of_worker: u64,
+        caps: (u64, u64),
+        quota: Option<u64>,
+        worker: (&'static str, bool, i64, &'static str, u64),
+        /// True if the request has a key; the age of a row with this key.
+        key: (bool, Option<i64>),
+    }
+
+    fn cases() -> impl Strategy<Value = Case> {
+        // Most values allow the admission, so that each rule is often the only one that refuses it.
+        let count = || prop_oneof![3 => Just(0u64), 1 => 1..4u64];
+        let cap = || prop_oneof![2 => Just(0u64), 2 => Just(9), 1 => 1..4u64];
+        let status = prop_oneof![6 => Just("online"), 1 => Just("draining"), 1 => Just("unhealthy")];
+        let silence = prop_oneof![4 => Just(0), 1 => Just(HOUR_MS - 1), 1 => Just(HOUR_MS), 1 => Just(-HOUR_MS)];
+        let offers = prop_oneof![4 => Just(r#"["a","mock"]"#), 1 => Just("[]"), 1 => Just(r#"["mock2","k\"mock"]"#)];
+        let lifetime = i64::try_from(KEY_LIFETIME.as_millis()).unwrap();
+        let taken =
+            prop_oneof![2 => Just(None), 1 => Just(Some(0)), 1 => Just(Some(lifetime - 1)), 1 => Just(Some(lifetime))];
+        let worker = (status, prop::bool::weighted(0.1), silence, offers, cap());
+        let quota = prop::option::weighted(0.5, cap());
+        (any::<bool>(), count(), count(), count(), (cap(), cap()), quota, worker, (any::<bool>(), taken)).prop_map(
+            |(owner, total, of_owner, of_worker, caps, quota, worker, key)| Case {
+                owner,
+                total,
+                of_owner,
+                of_worker,
+                caps,
+                quota,
+                worker,
+                key,
+            },
+        )
+    }
+
+    impl Case {
+        fn asked(&self) -> NewSandbox {
+            let sandbox = Sandbox { created_at: crate::clock::from_ms(100 * HOUR_MS), ..sandbox(1, None) };
+            let owner = self.owner.then(|| OwnerId::parse("anna").unwrap());
+            let mut placement = placement();
+            placement.stale_after = Duration::from_millis(HOUR_MS as u64);
+            NewSandbox {
+                sandbox: Sandbox { owner, ..sandbox },
+                egress: SandboxEgress::default(),
+                caps: Caps { max_sandboxes: self.caps.0, max_sandboxes_per_owner: self.caps.1 },
+                key: self.key.0.then(|| IdempotencyKey { key: "k".to_owned(), request: "r".to_owned() }),
+                placement,
+                pool: None,
+            }
+        }
+
+        /// Puts the store into this state, whatever it was in.
+        async fn lay(&self, store: &Sqlite) {
+            let now = 100 * HOUR_MS;
+            let (status, unreached, silence, offers, worker_max) = self.worker;
+            let owner = if self.owner { "anna" } else { "" };
+            let mut sql = format!(
+                "DELETE FROM sandboxes; DELETE FROM leases; DELETE FROM counts; DELETE FROM worker_owners; \
+                 DELETE FROM workers; DELETE FROM quotas; DELETE FROM idempotency_keys; \
+                 INSERT INTO counts VALUES ('active', '', {}), ('worker', 'local', {}), ('owner', 'anna', {}); \
+                 INSERT INTO workers (id, hostname, status, providers, capabilities, max_sandboxes, \
+                     max_sandboxes_per_owner, last_heartbeat, created_at, updated_at, unreached) \
+                 VALUES ('local', 'h', '{status}', '{offers}', '[]', {worker_max}, 1, {}, 0, 0, {unreached});",
+                self.total,
+                self.of_worker,
+                self.of_owner,
+                now - silence,
+            );
+            if let Some(quota) = self.quota {
+                sql += &format!(
+                    "INSERT INTO quotas (owner_id, max_sandboxes, max_ttl_ms, max_exec_timeout_ms, created_at, updated_at) \
+                     VALUES ('anna', {quota}, 0, 0, 0, 0);"
+                );
+            }
+            if let Some(age) = self.key.1 {
+                sql +=
+                    &format!("INSERT INTO idempotency_keys VALUES ('{owner}', 'k', 'other', 'sb-x', {});", now - age);
+            }
+            raw_sql(AssertSqlSafe(sql)).execute(&store.writer).await.unwrap();
+        }
+
+        /// Returns everything that an admission writes.
+        async fn written(store: &Sqlite) -> Vec<String> {
+            let mut texts = Vec::new();
+            for sql in [
+                "SELECT id || state || owner_id || worker_id || created_at || expires_at FROM sandboxes",
+                "SELECT resource_id || holder_id || generation || expires_at FROM leases",
+                "SELECT owner_id || key || request || sandbox_id || created_at FROM idempotency_keys",
+                "SELECT scope || name || rows FROM counts ORDER BY scope, name",
+                "SELECT worker_id || owner_id || rows FROM worker_owners",
+            ] {
+                let rows: Vec<Option<String>> = sqlx::query_scalar(sql).fetch_all(&store.writer).await.unwrap();
+                texts.extend(rows.into_iter().map(Option::unwrap_or_default));
+            }
+            texts
+        }
+    }
+
+    #[test]
+    fn the_one_statement_admits_what_the_rules_admit_and_writes_the_same() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let store = runtime.block_on(Sqlite::open(&dir.path().join("store.db"), [7; 10])).unwrap();
+        let (admitted, refused) = (Cell::new(0), Cell::new(0));
+        let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(1_000));
+        let checked = runner.run(&cases(), |case| {
+            runtime.block_on(async {
+                case.lay(&store).await;
+                let before = Case::written(&store).await;
+                let allowed = matches!(decide(&store.writer, &case.asked()).await.unwrap(), Admitted::Yes(_));
+                let by_rules = Case::written(&store).await;
+                case.lay(&store).await;
+                let is_admitted = admit_here(&store.writer, &case.asked()).await.unwrap();
+                let by_statement = Case::written(&store).await;
+                prop_assert_eq!(is_admitted, allowed);
+                prop_assert_eq!(&by_statement, &by_rules);
+                prop_assert_eq!(by_statement == before, !allowed);
+                let number = if allowed { &admitted } else { &refused };
+                number.set(number.get() + 1);
+                Ok(())
+            })
+        });
+        checked.unwrap();
+        assert!(admitted.get() > 100 && refused.get() > 100, "both are tried: {admitted:?} {refused:?}");
+        runtime.block_on(store.close());
+    }
 }

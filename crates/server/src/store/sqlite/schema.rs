@@ -22,6 +22,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0012.sql"),
     include_str!("schema/0013.sql"),
     include_str!("schema/0014.sql"),
+    include_str!("schema/0015.sql"),
 ];
 
 /// Upgrades the file to the current schema, each step in a transaction.
