@@ -2,6 +2,7 @@
 
 mod admission;
 mod audit;
+mod connections;
 mod database;
 mod egress;
 mod ended;

@@ -5,12 +5,12 @@
 //! which it repeats. If it admits nothing, the transaction decides again, and names the reason.
 
 use domain::{Active, Caps, Lease, OwnerId, Quota, Room, SandboxEgress, SandboxId, Timestamp, WorkerId};
-use sqlx::sqlite::{SqlitePool, SqliteRow};
 use sqlx::{Row, SqliteConnection};
 
 use super::super::admission::{Admitted, IdempotencyKey, KEY_LIFETIME, NewSandbox};
 use super::super::error::Result;
 use super::super::sandboxes::Sandbox;
+use super::connections::Connections;
 use super::placement;
 use super::policies::policies_text;
 use super::pool;
@@ -36,7 +36,7 @@ const HERE: &str = "FROM workers WHERE id = $11 AND status = 'online' AND unreac
         WHERE owner_id = COALESCE($10, '') AND key = $18 AND created_at > $20))";
 
 /// Admits a sandbox if the rules allow it.
-pub(super) async fn admit(writer: &SqlitePool, new: &NewSandbox) -> Result<Admitted> {
+pub(super) async fn admit(writer: &Connections, new: &NewSandbox) -> Result<Admitted> {
     let NewSandbox { placement, pool, .. } = new;
     if pool.is_none() && placement.here && placement.reachable.is_empty() && admit_here(writer, new).await? {
         return Ok(Admitted::Yes(WorkerId::local()));
@@ -44,11 +44,11 @@ pub(super) async fn admit(writer: &SqlitePool, new: &NewSandbox) -> Result<Admit
     decide(writer, new).await
 }
 
-async fn decide(writer: &SqlitePool, new: &NewSandbox) -> Result<Admitted> {
+async fn decide(writer: &Connections, new: &NewSandbox) -> Result<Admitted> {
     let NewSandbox { sandbox, egress, caps, key, placement, pool } = new;
     let owner = sandbox.owner.as_ref();
-    // IMMEDIATE: a deferred transaction that becomes a writer can fail at once.
-    let mut tx = writer.begin_with("BEGIN IMMEDIATE").await?;
+    let mut writer = writer.acquire().await?;
+    let mut tx = writer.begin().await?;
     if let Some(key) = key
         && !take_key(&mut tx, owner, key, &sandbox.id, sandbox.created_at).await?
     {
@@ -75,7 +75,7 @@ async fn decide(writer: &SqlitePool, new: &NewSandbox) -> Result<Admitted> {
 }
 
 /// Stores a sandbox that no other server could take, if the rules allow it.
-async fn admit_here(writer: &SqlitePool, new: &NewSandbox) -> Result<bool> {
+async fn admit_here(writer: &Connections, new: &NewSandbox) -> Result<bool> {
     let NewSandbox { sandbox, egress, caps, key, placement, .. } = new;
     let here = WorkerId::local();
     let now = sandbox.created_at;
@@ -100,21 +100,16 @@ async fn admit_here(writer: &SqlitePool, new: &NewSandbox) -> Result<bool> {
     Ok(stored.is_some())
 }
 
-fn room_sql(owner: &str) -> String {
-    format!(
-        "SELECT (SELECT rows FROM counts WHERE scope = 'active' AND name = '') AS total, \
-         (SELECT rows FROM counts WHERE scope = 'owner' AND name = {owner}) AS owner, \
-         (SELECT max_sandboxes FROM quotas WHERE owner_id = {owner}) AS max_sandboxes"
-    )
-}
-
 /// Reads the active counts and the caps in one statement, since every spawn waits for it.
 pub(super) async fn room(connection: &mut SqliteConnection, owner: Option<&OwnerId>, caps: Caps) -> Result<Room> {
-    let sql = sqlx::query(sqlx::AssertSqlSafe(room_sql("$1")));
-    room_of(&sql.bind(owner.map(OwnerId::as_str)).fetch_one(connection).await?, owner, caps)
-}
-
-fn room_of(row: &SqliteRow, owner: Option<&OwnerId>, caps: Caps) -> Result<Room> {
+    let row = sqlx::query(
+        "SELECT (SELECT rows FROM counts WHERE scope = 'active' AND name = '') AS total, \
+         (SELECT rows FROM counts WHERE scope = 'owner' AND name = $1) AS owner, \
+         (SELECT max_sandboxes FROM quotas WHERE owner_id = $1) AS max_sandboxes",
+    )
+    .bind(owner.map(OwnerId::as_str))
+    .fetch_one(connection)
+    .await?;
     let number = |column| -> Result<u64> { Ok(count(row.try_get::<Option<i64>, _>(column)?.unwrap_or(0))) };
     let quota = Quota { max_sandboxes: number("max_sandboxes")?, ..Quota::default() };
     let active = Active { total: number("total")?, owner: owner.map(|_| number("owner")).transpose()? };

@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use domain::StoreId;
-use sqlx::pool::PoolOptions;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
-use sqlx::{Connection as _, Sqlite as Engine};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
 use super::super::error::Result;
 use super::super::sandboxes::{Kept, KeptRows};
+use super::connections::Connections;
 use super::{schema, space};
 
 /// Number of reading connections. Each is a thread with a page cache, and reads take
@@ -30,9 +29,9 @@ pub struct Sqlite {
     pub(super) id: StoreId,
     pub(super) path: PathBuf,
     pub(super) kept: Kept,
-    pub(super) writer: SqlitePool,
-    pub(super) readers: SqlitePool,
-    pub(super) searches: SqlitePool,
+    pub(super) writer: Connections,
+    pub(super) readers: Connections,
+    pub(super) searches: Connections,
 }
 
 impl Sqlite {
@@ -54,23 +53,12 @@ impl Sqlite {
             .busy_timeout(BUSY_TIMEOUT)
             .pragma("cache_size", "-512")
             .pragma("journal_size_limit", space::WAL_BYTES_MAX.to_string());
-        let pool = |connections| {
-            PoolOptions::<Engine>::new()
-                .max_connections(connections)
-                .min_connections(1)
-                .idle_timeout(None)
-                .max_lifetime(None)
-                // Each check is a round trip to the connection's thread, and a connection to a
-                // local file does not break.
-                .test_before_acquire(false)
-                .before_acquire(|connection, _| Box::pin(is_fit(connection)))
-        };
-        let writer = pool(1).connect_with(options.clone()).await?;
+        let writer = Connections::new(options.clone(), 1);
         schema::upgrade(&writer).await?;
         space::prepare(&writer, path).await?;
         let id = schema::store_id(&writer, StoreId::from_entropy(entropy)).await?;
-        let readers = pool(READERS).connect_with(options.clone()).await?;
-        let searches = pool(SEARCHERS).min_connections(0).connect_lazy_with(options);
+        let readers = Connections::new(options.clone(), READERS);
+        let searches = Connections::new(options, SEARCHERS);
         Ok(Self { id, path: path.to_owned(), kept: KEPT, writer, readers, searches })
     }
 
@@ -80,14 +68,4 @@ impl Sqlite {
         self.kept = kept;
         self
     }
-}
-
-/// Returns whether a connection can begin a transaction. On a full disk SQLite ends a
-/// transaction without sqlx noticing, which then takes it for open for ever.
-async fn is_fit(connection: &mut sqlx::SqliteConnection) -> std::result::Result<bool, sqlx::Error> {
-    if connection.is_in_transaction() {
-        // The end of the last transaction may still be under way.
-        connection.ping().await?;
-    }
-    Ok(!connection.is_in_transaction())
 }

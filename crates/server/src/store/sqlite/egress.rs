@@ -2,19 +2,20 @@
 
 use domain::{EgressPolicy, OwnerId, SandboxEgress, SandboxId};
 use sqlx::Row;
-use sqlx::sqlite::SqlitePool;
 
 use super::super::error::Result;
+use super::connections::Connections;
 use super::policies::{policies, policies_text};
 use super::rows;
 
-pub(super) async fn get(pool: &SqlitePool, id: &SandboxId) -> Result<Option<SandboxEgress>> {
+pub(super) async fn get(pool: &Connections, id: &SandboxId) -> Result<Option<SandboxEgress>> {
     let row = sqlx::query("SELECT egress FROM sandboxes WHERE id = $1").bind(id.as_str()).fetch_optional(pool).await?;
     row.map(|row| policies(row.try_get::<Option<String>, _>("egress")?.as_deref())).transpose()
 }
 
-pub(super) async fn set(pool: &SqlitePool, id: &SandboxId, own: EgressPolicy) -> Result<Option<SandboxEgress>> {
-    let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
+pub(super) async fn set(pool: &Connections, id: &SandboxId, own: EgressPolicy) -> Result<Option<SandboxEgress>> {
+    let mut writer = pool.acquire().await?;
+    let mut tx = writer.begin().await?;
     let row = sqlx::query("SELECT egress FROM sandboxes WHERE id = $1 AND state IN ('creating', 'running', 'paused')")
         .bind(id.as_str())
         .fetch_optional(&mut *tx)
@@ -31,7 +32,7 @@ pub(super) async fn set(pool: &SqlitePool, id: &SandboxId, own: EgressPolicy) ->
     Ok(Some(after))
 }
 
-pub(super) async fn running(pool: &SqlitePool, worker: &str) -> Result<Vec<(SandboxId, Option<OwnerId>)>> {
+pub(super) async fn running(pool: &Connections, worker: &str) -> Result<Vec<(SandboxId, Option<OwnerId>)>> {
     let rows = sqlx::query(
         "SELECT id, owner_id FROM sandboxes WHERE state = 'running' AND egress IS NOT NULL AND worker_id = $1",
     )

@@ -1,11 +1,11 @@
 //! Bounds on the rows of ended sandboxes.
 
 use domain::{OwnerId, State};
-use sqlx::sqlite::SqlitePool;
 use sqlx::{Row, SqliteConnection};
 
 use super::super::error::Result;
 use super::super::sandboxes::{Kept, KeptRows};
+use super::connections::Connections;
 use super::rows::count;
 
 /// Maximum number of rows deleted by one transaction, so that other writers can run in between.
@@ -40,7 +40,7 @@ pub(super) async fn make_way(
 
 /// Deletes sandboxes that ended before `before_ms` or are beyond the bounds. Returns their
 /// number.
-pub(super) async fn purge(writer: &SqlitePool, kept: &Kept, before_ms: i64) -> Result<u64> {
+pub(super) async fn purge(writer: &Connections, kept: &Kept, before_ms: i64) -> Result<u64> {
     let mut purged = 0;
     loop {
         let done = sqlx::query(
@@ -70,8 +70,9 @@ pub(super) async fn purge(writer: &SqlitePool, kept: &Kept, before_ms: i64) -> R
 }
 
 /// Deletes at most [`BATCH`] rows that are beyond the bounds. Returns their number.
-async fn trim(writer: &SqlitePool, state: State, bounds: &KeptRows) -> Result<u32> {
-    let mut tx = writer.begin_with("BEGIN IMMEDIATE").await?;
+async fn trim(writer: &Connections, state: State, bounds: &KeptRows) -> Result<u32> {
+    let mut writer = writer.acquire().await?;
+    let mut tx = writer.begin().await?;
     let mut gone = 0;
     while gone < BATCH
         && (forget_of_most(&mut tx, state, bounds).await? || forget_of_all(&mut tx, state, bounds).await?)

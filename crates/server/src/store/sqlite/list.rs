@@ -1,16 +1,16 @@
 //! The list of sandboxes.
 
 use domain::{OwnerId, Timestamp};
-use sqlx::sqlite::SqlitePool;
 use sqlx::{QueryBuilder, Row};
 
 use super::super::error::Result;
 use super::super::sandboxes::{Cursor, ListFilter, Page};
+use super::connections::Connections;
 use super::rows::{SANDBOX_COLUMNS, metadata_text, ms, sandbox};
 
 /// Reads one page of the list. Without a filter on labels the cost depends on the size of the
 /// page only: an index yields the rows in their order.
-pub(super) async fn page(pool: &SqlitePool, filter: &ListFilter, now: Timestamp) -> Result<Page> {
+pub(super) async fn page(pool: &Connections, filter: &ListFilter, now: Timestamp) -> Result<Page> {
     let mut query = QueryBuilder::new(format!("SELECT rowid AS row, {SANDBOX_COLUMNS} FROM sandboxes"));
     query.push(" WHERE state <> 'destroyed' AND (state = 'failed' OR expires_at > ").push_bind(ms(now)).push(")");
     if let Some(owner) = &filter.owner {

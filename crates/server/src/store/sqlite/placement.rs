@@ -20,22 +20,19 @@ async fn candidates(
     now: Timestamp,
     filter: &PlacementFilter,
 ) -> Result<Vec<Candidate>> {
-    let sql = sqlx::query(sqlx::AssertSqlSafe(candidates_sql("$1")));
-    let rows = sql.bind(owner.map(OwnerId::as_str)).fetch_all(connection).await?;
+    let rows = sqlx::query(
+        "SELECT id, status, providers, max_sandboxes, max_sandboxes_per_owner, last_heartbeat, unreached, \
+         (SELECT rows FROM counts WHERE scope = 'worker' AND name = id) AS active, \
+         (SELECT rows FROM worker_owners WHERE worker_id = id AND owner_id = $1) AS owner_active FROM workers",
+    )
+    .bind(owner.map(OwnerId::as_str))
+    .fetch_all(connection)
+    .await?;
     rows.iter().filter_map(|row| candidate(row, provider, owner, now, filter).transpose()).collect()
 }
 
-/// Returns the statement that reads the workers; `owner` is the parameter of the owner.
-pub(super) fn candidates_sql(owner: &str) -> String {
-    format!(
-        "SELECT id, status, providers, max_sandboxes, max_sandboxes_per_owner, last_heartbeat, unreached, \
-         (SELECT rows FROM counts WHERE scope = 'worker' AND name = id) AS active, \
-         (SELECT rows FROM worker_owners WHERE worker_id = id AND owner_id = {owner}) AS owner_active FROM workers"
-    )
-}
-
-/// Reads a row of [`candidates_sql`]; `None` for a worker that may not be used.
-pub(super) fn candidate(
+/// Reads a worker; `None` for one that may not be used.
+fn candidate(
     row: &SqliteRow,
     provider: &str,
     owner: Option<&OwnerId>,
@@ -86,16 +83,8 @@ pub(super) async fn lease(
     write(connection, &Lease::first(sandbox.id.as_str(), worker, sandbox.created_at, filter.lease_ttl)).await
 }
 
-/// Returns the statement that stores a lease, of these parameters: sandbox, worker, generation, end.
-pub(super) fn lease_sql([sandbox, worker, generation, end]: [&str; 4]) -> String {
-    format!(
-        "REPLACE INTO leases (resource_id, holder_id, generation, expires_at) \
-         VALUES ({sandbox}, {worker}, {generation}, {end})"
-    )
-}
-
 async fn write(connection: &mut SqliteConnection, lease: &Lease) -> Result<()> {
-    sqlx::query(sqlx::AssertSqlSafe(lease_sql(["$1", "$2", "$3", "$4"])))
+    sqlx::query("REPLACE INTO leases (resource_id, holder_id, generation, expires_at) VALUES ($1, $2, $3, $4)")
         .bind(&lease.resource)
         .bind(lease.holder.as_str())
         .bind(i64::try_from(lease.generation).unwrap_or(i64::MAX))

@@ -143,7 +143,8 @@ impl PoolStore for Sqlite {
     }
 
     async fn leave(&self, slot: &SandboxId) -> Result<Option<SandboxId>> {
-        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        let mut writer = self.writer.acquire().await?;
+        let mut tx = writer.begin().await?;
         let row = sqlx::query("DELETE FROM pool_slots WHERE id = $1 RETURNING host_id")
             .bind(slot.as_str())
             .fetch_optional(&mut *tx)

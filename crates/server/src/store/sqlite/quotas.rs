@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use domain::{OwnerId, Quota, Timestamp};
 use sqlx::Row;
-use sqlx::sqlite::{SqlitePool, SqliteRow};
+use sqlx::sqlite::SqliteRow;
 
 use super::super::error::Result;
 use super::super::quotas::{OwnerQuota, QuotaSummary};
+use super::connections::Connections;
 use super::rows::{count, ms};
 
 const COLUMNS: &str = "owner_id, max_sandboxes, max_ttl_ms, max_exec_timeout_ms, max_memory_mb, max_vcpus, max_disk_mb, \
@@ -37,7 +38,7 @@ fn read(row: &SqliteRow) -> Result<OwnerQuota> {
 }
 
 pub(super) async fn save(
-    pool: &SqlitePool,
+    pool: &Connections,
     owner: &OwnerId,
     quota: &Quota,
     at: Timestamp,
@@ -65,20 +66,20 @@ pub(super) async fn save(
     row.map(|row| read(&row)).transpose()
 }
 
-pub(super) async fn get(pool: &SqlitePool, owner: &OwnerId) -> Result<Option<OwnerQuota>> {
+pub(super) async fn get(pool: &Connections, owner: &OwnerId) -> Result<Option<OwnerQuota>> {
     let sql = format!("SELECT {COLUMNS} FROM quotas WHERE owner_id = $1");
     let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(owner.as_str()).fetch_optional(pool).await?;
     row.map(|row| read(&row)).transpose()
 }
 
-pub(super) async fn list(pool: &SqlitePool, after: Option<&OwnerId>, limit: u32) -> Result<Vec<OwnerQuota>> {
+pub(super) async fn list(pool: &Connections, after: Option<&OwnerId>, limit: u32) -> Result<Vec<OwnerQuota>> {
     let sql = format!("SELECT {COLUMNS} FROM quotas WHERE owner_id > $1 ORDER BY owner_id LIMIT $2");
     let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(after.map_or("", OwnerId::as_str)).bind(limit);
     let rows = query.fetch_all(pool).await?;
     rows.iter().map(read).collect()
 }
 
-pub(super) async fn summary(pool: &SqlitePool) -> Result<QuotaSummary> {
+pub(super) async fn summary(pool: &Connections) -> Result<QuotaSummary> {
     let row = sqlx::query(
         "SELECT COUNT(*) AS total, COUNT(*) FILTER (WHERE max_sandboxes > 0) AS max_sandboxes, \
          COUNT(*) FILTER (WHERE max_ttl_ms > 0) AS max_ttl, \
@@ -94,7 +95,7 @@ pub(super) async fn summary(pool: &SqlitePool) -> Result<QuotaSummary> {
     })
 }
 
-pub(super) async fn delete(pool: &SqlitePool, owner: &OwnerId) -> Result<bool> {
+pub(super) async fn delete(pool: &Connections, owner: &OwnerId) -> Result<bool> {
     let done = sqlx::query("DELETE FROM quotas WHERE owner_id = $1").bind(owner.as_str()).execute(pool).await?;
     Ok(done.rows_affected() == 1)
 }

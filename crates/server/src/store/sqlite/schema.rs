@@ -1,9 +1,9 @@
 //! The tables, and the upgrade of files of earlier releases.
 
 use domain::StoreId;
-use sqlx::SqlitePool;
 
 use super::super::error::{Error, Result};
+use super::connections::Connections;
 
 /// Upgrade scripts. Step n brings a file from `user_version` n to n + 1. Steps are only ever
 /// added.
@@ -26,14 +26,15 @@ const STEPS: &[&str] = &[
 ];
 
 /// Upgrades the file to the current schema, each step in a transaction.
-pub(super) async fn upgrade(writer: &SqlitePool) -> Result<()> {
+pub(super) async fn upgrade(writer: &Connections) -> Result<()> {
     let known = STEPS.len() as i64;
     let found: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(writer).await?;
     if found > known {
         return Err(Error::TooNew { found, known });
     }
     for (step, sql) in STEPS.iter().enumerate().skip(usize::try_from(found).unwrap_or(0)) {
-        let mut tx = writer.begin_with("BEGIN IMMEDIATE").await?;
+        let mut writer = writer.acquire().await?;
+        let mut tx = writer.begin().await?;
         sqlx::raw_sql(*sql).execute(&mut *tx).await?;
         let version = format!("PRAGMA user_version = {}", step + 1);
         sqlx::raw_sql(sqlx::AssertSqlSafe(version)).execute(&mut *tx).await?;
@@ -43,7 +44,7 @@ pub(super) async fn upgrade(writer: &SqlitePool) -> Result<()> {
 }
 
 /// Returns the id of the store; stores `new` if it has none yet.
-pub(super) async fn store_id(writer: &SqlitePool, new: StoreId) -> Result<StoreId> {
+pub(super) async fn store_id(writer: &Connections, new: StoreId) -> Result<StoreId> {
     sqlx::query("INSERT INTO store (id) SELECT $1 WHERE NOT EXISTS (SELECT 1 FROM store)")
         .bind(new.as_str())
         .execute(writer)

@@ -3,10 +3,11 @@
 use domain::{OwnerId, SandboxId, SecretBinding, SecretForm, SecretName, Target, Timestamp};
 use serde::{Deserialize, Serialize};
 use sqlx::Row;
-use sqlx::sqlite::{SqlitePool, SqliteRow};
+use sqlx::sqlite::SqliteRow;
 
 use super::super::error::{Error, Result};
 use super::super::secrets::{NewSecret, StoredSecret};
+use super::connections::Connections;
 use super::rows::ms;
 
 const COLUMNS: &str = "name, binding, sealed, created_at, updated_at";
@@ -51,7 +52,7 @@ fn read(row: &SqliteRow) -> Result<StoredSecret> {
 }
 
 pub(super) async fn save(
-    pool: &SqlitePool,
+    pool: &Connections,
     new: &NewSecret,
     at: Timestamp,
     rows_max: u64,
@@ -72,29 +73,29 @@ pub(super) async fn save(
     row.map(|row| read(&row)).transpose()
 }
 
-pub(super) async fn get(pool: &SqlitePool, name: &SecretName) -> Result<Option<StoredSecret>> {
+pub(super) async fn get(pool: &Connections, name: &SecretName) -> Result<Option<StoredSecret>> {
     let sql = format!("SELECT {COLUMNS} FROM secrets WHERE name = $1");
     let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(name.as_str()).fetch_optional(pool).await?;
     row.map(|row| read(&row)).transpose()
 }
 
-pub(super) async fn list(pool: &SqlitePool, after: Option<&SecretName>, limit: u32) -> Result<Vec<StoredSecret>> {
+pub(super) async fn list(pool: &Connections, after: Option<&SecretName>, limit: u32) -> Result<Vec<StoredSecret>> {
     let sql = format!("SELECT {COLUMNS} FROM secrets WHERE name > $1 ORDER BY name LIMIT $2");
     let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(after.map_or("", SecretName::as_str)).bind(limit);
     query.fetch_all(pool).await?.iter().map(read).collect()
 }
 
-pub(super) async fn delete(pool: &SqlitePool, name: &SecretName) -> Result<bool> {
+pub(super) async fn delete(pool: &Connections, name: &SecretName) -> Result<bool> {
     let done = sqlx::query("DELETE FROM secrets WHERE name = $1").bind(name.as_str()).execute(pool).await?;
     Ok(done.rows_affected() == 1)
 }
 
-pub(super) async fn authority(pool: &SqlitePool, id: &SandboxId) -> Result<Option<Vec<u8>>> {
+pub(super) async fn authority(pool: &Connections, id: &SandboxId) -> Result<Option<Vec<u8>>> {
     let sealed = sqlx::query_scalar::<_, Option<Vec<u8>>>("SELECT authority FROM sandboxes WHERE id = $1");
     Ok(sealed.bind(id.as_str()).fetch_optional(pool).await?.flatten())
 }
 
-pub(super) async fn set_authority(pool: &SqlitePool, id: &SandboxId, sealed: &[u8]) -> Result<Option<Vec<u8>>> {
+pub(super) async fn set_authority(pool: &Connections, id: &SandboxId, sealed: &[u8]) -> Result<Option<Vec<u8>>> {
     let stored = sqlx::query_scalar(
         "UPDATE sandboxes SET authority = COALESCE(authority, $1) \
          WHERE id = $2 AND state IN ('creating', 'running', 'paused') RETURNING authority",

@@ -6,9 +6,9 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use providers::Chain;
-use sqlx::sqlite::SqlitePool;
 
 use super::super::error::Result;
+use super::connections::Connections;
 
 /// Mode of every file of the store: the files contain images, labels and owners.
 const MODE: u32 = 0o600;
@@ -59,7 +59,7 @@ fn restrict(file: &File) -> io::Result<()> {
 
 /// Prepares the file so that it can shrink. A file of an earlier release is rewritten once for
 /// that, if there is room. Otherwise it stays usable and does not shrink.
-pub(super) async fn prepare(writer: &SqlitePool, path: &Path) -> Result<()> {
+pub(super) async fn prepare(writer: &Connections, path: &Path) -> Result<()> {
     let mode: i64 = sqlx::query_scalar("PRAGMA auto_vacuum").fetch_one(writer).await?;
     if mode == INCREMENTAL {
         return Ok(());
@@ -86,7 +86,7 @@ pub(super) async fn prepare(writer: &SqlitePool, path: &Path) -> Result<()> {
 
 /// Returns one step of free pages to the disk, and truncates the log once it is large. Returns
 /// whether there are more free pages.
-pub(super) async fn give_back(writer: &SqlitePool, path: &Path) -> Result<bool> {
+pub(super) async fn give_back(writer: &Connections, path: &Path) -> Result<bool> {
     let mut writer = writer.acquire().await?;
     let mode: i64 = sqlx::query_scalar("PRAGMA auto_vacuum").fetch_one(&mut *writer).await?;
     let free: i64 = sqlx::query_scalar("PRAGMA freelist_count").fetch_one(&mut *writer).await?;

@@ -1,16 +1,17 @@
 //! Templates.
 
 use domain::{SpawnOptions, Timestamp};
-use sqlx::sqlite::SqlitePool;
 
 use super::super::error::Result;
 use super::super::templates::{Inserted, Template};
+use super::connections::Connections;
 use super::policies::policy_text;
 use super::prepare::prepare_text;
 use super::rows::{TEMPLATE_COLUMNS, count, metadata_text, ms, template, ttl_ms};
 
-pub(super) async fn insert(pool: &SqlitePool, new: &Template, rows_max: u64) -> Result<Inserted> {
-    let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
+pub(super) async fn insert(pool: &Connections, new: &Template, rows_max: u64) -> Result<Inserted> {
+    let mut writer = pool.acquire().await?;
+    let mut tx = writer.begin().await?;
     let (is_taken, rows): (bool, i64) =
         sqlx::query_as("SELECT EXISTS (SELECT 1 FROM templates WHERE name = $1), (SELECT COUNT(*) FROM templates)")
             .bind(&new.name)
@@ -48,7 +49,7 @@ pub(super) async fn insert(pool: &SqlitePool, new: &Template, rows_max: u64) -> 
 }
 
 pub(super) async fn update(
-    pool: &SqlitePool,
+    pool: &Connections,
     name: &str,
     options: &SpawnOptions,
     at: Timestamp,
@@ -76,19 +77,19 @@ pub(super) async fn update(
     row.map(|row| template(&row)).transpose()
 }
 
-pub(super) async fn get(pool: &SqlitePool, name: &str) -> Result<Option<Template>> {
+pub(super) async fn get(pool: &Connections, name: &str) -> Result<Option<Template>> {
     let sql = format!("SELECT {TEMPLATE_COLUMNS} FROM templates WHERE name = $1");
     let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(name).fetch_optional(pool).await?;
     row.map(|row| template(&row)).transpose()
 }
 
-pub(super) async fn list(pool: &SqlitePool, after: Option<&str>, limit: u32) -> Result<Vec<Template>> {
+pub(super) async fn list(pool: &Connections, after: Option<&str>, limit: u32) -> Result<Vec<Template>> {
     let sql = format!("SELECT {TEMPLATE_COLUMNS} FROM templates WHERE name > $1 ORDER BY name LIMIT $2");
     let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(after.unwrap_or("")).bind(limit);
     query.fetch_all(pool).await?.iter().map(template).collect()
 }
 
-pub(super) async fn delete(pool: &SqlitePool, name: &str) -> Result<bool> {
+pub(super) async fn delete(pool: &Connections, name: &str) -> Result<bool> {
     let done = sqlx::query("DELETE FROM templates WHERE name = $1").bind(name).execute(pool).await?;
     Ok(done.rows_affected() == 1)
 }

@@ -77,10 +77,12 @@ async fn a_store_that_cannot_be_written_is_not_well() {
     let store = Sqlite::open(&path, [7; 10]).await.unwrap();
     store.check().await.unwrap();
     let other = Sqlite::open(&path, [7; 10]).await.unwrap();
-    let held = other.writer.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let mut writer = other.writer.acquire().await.unwrap();
+    let held = writer.begin().await.unwrap();
     let waited = tokio::time::timeout(Duration::from_millis(100), store.check()).await;
     assert!(waited.is_err(), "it waits for the other one: {waited:?}");
     drop(held);
+    drop(writer);
     other.close().await;
     store.check().await.expect("it is well again");
     store.close().await;
@@ -92,13 +94,15 @@ async fn a_store_without_room_says_so_and_is_well_again_once_there_is_some() {
     let dir = tempfile::tempdir().unwrap();
     let store = Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap();
     sqlx::query("PRAGMA max_page_count = 1").execute(&store.writer).await.unwrap();
-    let mut tx = store.writer.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let mut writer = store.writer.acquire().await.unwrap();
+    let mut tx = writer.begin().await.unwrap();
     let large = sqlx::query("CREATE TABLE large AS SELECT zeroblob(10000000) AS content");
     let error = Error::from(large.execute(&mut *tx).await.unwrap_err());
     assert!(error.is_full(), "{error:?}");
     // SQLite does this by itself where the disk is full.
     sqlx::query("ROLLBACK").execute(&mut *tx).await.unwrap();
     drop(tx);
+    drop(writer);
     store.check().await.expect("it is well again");
     store.close().await;
 }

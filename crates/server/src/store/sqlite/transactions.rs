@@ -189,7 +189,7 @@ impl Store for Sqlite {
     async fn check(&self) -> Result<()> {
         sqlx::query("SELECT id FROM store").fetch_one(&self.readers).await?;
         // Takes the write lock, and releases it at once.
-        self.writer.begin_with("BEGIN IMMEDIATE").await?.rollback().await?;
+        self.writer.acquire().await?.begin().await?.rollback().await?;
         Ok(())
     }
 
@@ -199,7 +199,8 @@ impl Store for Sqlite {
         {
             return Ok(started);
         }
-        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        let mut writer = self.writer.acquire().await?;
+        let mut tx = writer.begin().await?;
         let sql = format!("SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE id = $1");
         let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id.as_str()).fetch_optional(&mut *tx).await?;
         let Some(row) = row else { return Ok(Applied::Missing) };
@@ -252,7 +253,8 @@ impl Store for Sqlite {
     }
 
     async fn shift_times(&self, by_ms: i64) -> Result<u64> {
-        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        let mut writer = self.writer.acquire().await?;
+        let mut tx = writer.begin().await?;
         let moved = sqlx::query(
             "UPDATE sandboxes SET expires_at = expires_at + $1 WHERE state IN ('creating', 'running', 'paused')",
         )

@@ -47,7 +47,8 @@ fn worker(row: &SqliteRow) -> Result<Worker> {
 #[async_trait]
 impl Workers for Sqlite {
     async fn beat(&self, id: &WorkerId, beat: &Heartbeat, now: Timestamp) -> Result<Beat> {
-        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        let mut writer = self.writer.acquire().await?;
+        let mut tx = writer.begin().await?;
         let sql = format!("SELECT {WORKER_COLUMNS}, found_stale FROM workers WHERE id = $1");
         let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id.as_str()).fetch_optional(&mut *tx).await?;
         let before = row.as_ref().map(worker).transpose()?;
@@ -131,7 +132,8 @@ impl Workers for Sqlite {
         now: Timestamp,
         filter: &PlacementFilter,
     ) -> Result<Option<Sandbox>> {
-        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        let mut writer = self.writer.acquire().await?;
+        let mut tx = writer.begin().await?;
         sqlx::query("UPDATE workers SET unreached = 1 WHERE id = $1").bind(from.as_str()).execute(&mut *tx).await?;
         let placed = placement::place_anew(&mut tx, id, from, now, filter).await?;
         tx.commit().await?;
@@ -139,7 +141,8 @@ impl Workers for Sqlite {
     }
 
     async fn forget_worker(&self, id: &WorkerId) -> Result<Forgotten> {
-        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        let mut writer = self.writer.acquire().await?;
+        let mut tx = writer.begin().await?;
         // Every active sandbox has exactly one lease, valid or not.
         let busy: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM leases WHERE holder_id = $1")
             .bind(id.as_str())
@@ -170,7 +173,8 @@ impl Workers for Sqlite {
         now: Timestamp,
         ttl: Duration,
     ) -> Result<std::result::Result<Lease, LeaseRefused>> {
-        let mut tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        let mut writer = self.writer.acquire().await?;
+        let mut tx = writer.begin().await?;
         let sql = format!("SELECT {LEASE_COLUMNS} FROM leases WHERE resource_id = $1");
         let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(resource).fetch_optional(&mut *tx).await?;
         let found = row.map(|row| lease(&row)).transpose()?;
