@@ -1,5 +1,7 @@
 //! Spawn: decide, store the row, start the box, store the outcome.
 
+use std::future::ready;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,10 +9,11 @@ use domain::{
     Asker, Ceilings, EgressPolicy, OwnerId, PrepareCommand, Quota, Resources, SandboxEgress, SandboxId, Site,
     SizeOptions, SpawnOptions, State, StopReason, WorkerId,
 };
+use futures_util::FutureExt;
+use futures_util::future::{Either, select};
 use providers::{Chain, Phase, Provider, Spec, Started};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
 
 use super::error::{Error, Resource, Result, above, too_large};
 use super::guests::{no_answer, runtime_error};
@@ -21,6 +24,7 @@ use super::runtime::{LOCAL_WORKER, Offer};
 use super::service::Control;
 use super::templates::TEMPLATE_LABEL;
 use super::wait::{WAIT_MAX, WaitFor};
+use super::warm_boxes::WarmAnswer;
 use super::warm_pool::WarmBox;
 use crate::admission::{Granted, Refused};
 use crate::clock;
@@ -72,7 +76,7 @@ struct Claim {
     /// Entry of the pool that the box was of.
     entry: usize,
     /// The answer of the box, which may have died meanwhile.
-    answer: JoinHandle<providers::Result<()>>,
+    answer: WarmAnswer,
 }
 
 /// A validated request, before admission.
@@ -217,7 +221,11 @@ impl Control {
             let in_progress = InProgress::begin(self, warm.id());
             // Beside the admission: the two take the same time.
             let answer = self.wake_warm(&warm, ttl + ORPHAN_GRACE);
-            match self.admission.admit(claimed, ttl).await {
+            let (granted, answer) = match select(pin!(self.admission.admit(claimed, ttl)), answer).await {
+                Either::Left((granted, answer)) => (granted, answer),
+                Either::Right((answered, admission)) => (admission.await, ready(answered).boxed()),
+            };
+            match granted {
                 Ok(granted) => return Ok((in_progress, granted, Some(Claim { entry: warm.used(), answer }))),
                 Err(refused) => {
                     // After a fault of the store there may be a row.
@@ -443,7 +451,7 @@ impl Control {
     ) -> Result<Option<Arc<dyn Provider>>> {
         let Some(Claim { entry, answer }) = claim else { return Ok(None) };
         let waited = Instant::now();
-        let answer = answer.await.unwrap_or(Err(providers::Error::Gone));
+        let answer = answer.await;
         phases.push(Phase { name: "warm_box", took: waited.elapsed() });
         match answer {
             Ok(()) => self.runtime_of(sandbox).await.map(Some),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::SandboxId;
+use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 use providers::{Chain, Provider, Spec};
-use tokio::task::JoinHandle;
 
 use super::error::{Error, Result};
 use super::guests::runtime_error;
@@ -26,6 +26,9 @@ const YIELD_MAX: Duration = Duration::from_secs(5);
 const EMPTY_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent removals when the server stops.
 const AT_ONCE: usize = 16;
+
+/// Answer of a box that was asked whether it is there.
+pub(super) type WarmAnswer = BoxFuture<'static, providers::Result<()>>;
 
 impl Plan {
     /// Returns the kind of a box that could be taken for this spawn; `None` if it needs one of its own.
@@ -67,8 +70,9 @@ impl Control {
         self.warm_pool.take(&plan.kind(self.policy.far_provider.as_deref())?)
     }
 
-    /// Begins to ask a box of the pool whether it is there, and to set its deadline.
-    pub(super) fn wake_warm(&self, warm: &WarmBox, lifetime: Duration) -> JoinHandle<providers::Result<()>> {
+    /// Returns the request whether a box of the pool is there, which also sets its deadline. It is no task of
+    /// its own, since to wake another processor takes longer than the box's answer.
+    pub(super) fn wake_warm(&self, warm: &WarmBox, lifetime: Duration) -> WarmAnswer {
         let Ready { id, guest, is_paused, .. } = warm.ready().clone();
         let provider = self.warm_pool.provider(&id);
         let answer = async move {
@@ -77,7 +81,7 @@ impl Control {
             }
             guest.set_deadline(lifetime).await
         };
-        self.tasks.spawn(async move { within(ANSWER_WAIT, answer).await })
+        Box::pin(within(ANSWER_WAIT, answer))
     }
 
     /// Removes what is left of a box of the pool that was dead when a sandbox got it.
