@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::SandboxId;
-use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 use providers::{Chain, Provider, Spec};
 
@@ -15,7 +14,7 @@ use super::inventory::{REMOVAL_WAIT, within};
 use super::policy::ORPHAN_GRACE;
 use super::service::Control;
 use super::spawn::{Plan, SpawnRequest};
-use super::warm_pool::{Kind, Ready, WarmBox, WarmFigures};
+use super::warm_pool::{Kind, Ready, WarmAnswer, WarmBox, WarmFigures};
 use crate::store::Sandbox;
 
 /// Deadline of a box that is to be taken: one that does not answer by then is replaced.
@@ -26,9 +25,6 @@ const YIELD_MAX: Duration = Duration::from_secs(5);
 const EMPTY_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent removals when the server stops.
 const AT_ONCE: usize = 16;
-
-/// Answer of a box that was asked whether it is there.
-pub(super) type WarmAnswer = BoxFuture<'static, providers::Result<()>>;
 
 impl Plan {
     /// Returns the kind of a box that could be taken for this spawn; `None` if it needs one of its own.
@@ -150,8 +146,19 @@ impl Control {
             if !self.warm_pool.lacks(entry) {
                 return Ok(());
             }
-            let _ = tokio::time::timeout(YIELD_MAX, self.spawns_ended()).await;
+            let _ = tokio::time::timeout(YIELD_MAX, self.spawns_rest(entry)).await;
             self.make_warm(entry, plan, &kind, provider).await?;
+        }
+    }
+
+    /// Waits until no spawn is under way or likely to follow at once.
+    async fn spawns_rest(&self, entry: usize) {
+        loop {
+            self.spawns_ended().await;
+            match self.warm_pool.rest(entry, Instant::now()) {
+                Some(rest) => tokio::time::sleep(rest).await,
+                None => return,
+            }
         }
     }
 
@@ -185,6 +192,8 @@ impl Control {
         let failed = |error| runtime_error(&sandbox, error);
         provider.start(&id, &spec).await.map_err(failed)?;
         let guest = provider.guest(&id).await.map_err(failed)?;
+        // What a claim will ask: the first answer of an agent takes several times as long as the next.
+        guest.set_deadline(spec.lifetime).await.map_err(failed)?;
         let mut is_paused = false;
         if !kind.prepare.is_empty() {
             // Secrets are those of an owner, whom it has not yet.

@@ -8,11 +8,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{EgressPolicy, PrepareCommand, Resources, SandboxId};
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use providers::{Guest, Provider};
 use tokio::sync::Notify;
 
 use super::policy::WarmEntry;
+
+/// Time after a box was taken in which another spawn may follow, which should have the processors.
+const QUIET: Duration = Duration::from_millis(20);
 
 /// Properties in which a box has to be what a spawn asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +42,9 @@ pub(super) struct Ready {
     pub(super) is_paused: bool,
 }
 
+/// Answer of a box that was asked whether it is there.
+pub(super) type WarmAnswer = BoxFuture<'static, providers::Result<()>>;
+
 /// Boxes of an entry that are ready, and its figures.
 #[derive(Debug, Default)]
 struct Shelf {
@@ -49,6 +56,8 @@ struct Shelf {
     ready: VecDeque<Ready>,
     /// Boxes that a spawn had taken and left without a word, which are to be removed.
     left: Vec<SandboxId>,
+    /// Time at which a box was last taken.
+    taken: Option<Instant>,
     hits: u64,
     misses: u64,
     /// Number of boxes that were replaced: too old, outdated, or dead.
@@ -151,6 +160,7 @@ impl WarmPool {
                 continue;
             }
             if let Some(ready) = shelf.ready.pop_front() {
+                shelf.taken = Some(Instant::now());
                 return Some(WarmBox { pool: Arc::clone(self), entry: index, ready: Some(ready) });
             }
             missed.get_or_insert(index);
@@ -204,6 +214,16 @@ impl WarmPool {
     pub(super) fn lacks(&self, entry: usize) -> bool {
         let Entry { wish, shelf, .. } = &self.entries[entry];
         shelf.lock().ready.len() < wish.count
+    }
+
+    /// Returns for how long after `now` no box of an entry should be made, since spawns that take them follow
+    /// each other; `None` if it may be made, as always when more than half of them are gone.
+    pub(super) fn rest(&self, entry: usize, now: Instant) -> Option<Duration> {
+        let Entry { wish, shelf, .. } = &self.entries[entry];
+        let shelf = shelf.lock();
+        let since = now.saturating_duration_since(shelf.taken?);
+        let rest = QUIET.checked_sub(since).filter(|rest| !rest.is_zero());
+        rest.filter(|_| shelf.ready.len() * 2 >= wish.count)
     }
 
     /// Adds a box that is ready. Returns `false` if the entry wants another kind by now.
@@ -385,6 +405,18 @@ mod test {
         assert!(!pool.pool.holds(&id(2)), "it belongs to its sandbox");
         let figures = &pool.pool.figures()[0];
         assert_eq!((figures.ready, figures.hits, figures.misses), (1, 1, 1));
+    }
+
+    #[tokio::test]
+    async fn spawns_that_follow_each_other_are_left_in_peace_while_half_of_the_boxes_are_there() {
+        let pool = Pool::of(2).await;
+        let now = Instant::now;
+        assert_eq!(pool.pool.rest(0, now()), None, "none was taken");
+        let _first = pool.take(&kind("host"));
+        assert!(pool.pool.rest(0, now()).is_some_and(|rest| rest <= QUIET));
+        assert_eq!(pool.pool.rest(0, now() + QUIET), None);
+        let _second = pool.take(&kind("host"));
+        assert_eq!(pool.pool.rest(0, now()), None, "more than half of them are gone");
     }
 
     #[tokio::test]
