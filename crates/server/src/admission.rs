@@ -1,17 +1,17 @@
-//! Admission of spawns: one task that asks the store, in order of arrival.
+//! Admission of spawns: the store is asked in order of arrival.
 //!
-//! The store's transaction enforces the caps; this task keeps the order. Every spawn takes a
-//! place in the queue first, so that no later spawn gets ahead of it, and leaves the queue at
-//! once if there is room. Nothing is kept across a restart: the connections of waiting clients
+//! The store's transaction enforces the caps; a task keeps the order. A spawn that finds another
+//! takes a place in the queue, so that no later spawn gets ahead of it, and leaves the queue at
+//! once if there is room. One that is alone asks by itself: to wake the task takes longer than to ask. Nothing is kept across a restart: the connections of waiting clients
 //! are gone then.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use domain::{Denial, NoPlace, OwnerId, Places, Queue, Room, SandboxId, Ticket};
+use domain::{Denial, NoPlace, OwnerId, Places, Queue, Room, SandboxId, Ticket, Timestamp};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
@@ -152,9 +152,21 @@ enum Message {
 #[derive(Debug)]
 pub struct Admission {
     next: AtomicU64,
+    /// Number of spawns in the queue, or on their way to it.
+    queued: AtomicUsize,
+    /// Right to ask the store.
+    turn: Arc<Turn>,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    policy: QueuePolicy,
+    /// Gone once the task has ended.
+    abandoned: mpsc::WeakUnboundedSender<SandboxId>,
     messages: mpsc::UnboundedSender<Message>,
     stats: Arc<Mutex<QueueStats>>,
 }
+
+/// Right to ask the store, which one holds at a time.
+type Turn = tokio::sync::Mutex<()>;
 
 /// Result of [`Admission::open`].
 #[derive(Debug)]
@@ -175,6 +187,7 @@ struct QueueTicket<'a> {
 
 impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
+        self.admission.queued.fetch_sub(1, Ordering::AcqRel);
         if !self.answered {
             self.admission.send(Message::Left(self.ticket));
         }
@@ -198,21 +211,33 @@ impl Admission {
         let (messages, received) = mpsc::unbounded_channel();
         let (abandoned, left) = mpsc::unbounded_channel();
         let stats = Arc::new(Mutex::new(QueueStats::default()));
+        let turn = Arc::new(Turn::default());
+        let admission = Arc::new(Self {
+            next: AtomicU64::new(1),
+            queued: AtomicUsize::new(0),
+            turn: Arc::clone(&turn),
+            store: Arc::clone(&store),
+            clock: Arc::clone(&clock),
+            policy,
+            abandoned: abandoned.downgrade(),
+            messages,
+            stats: Arc::clone(&stats),
+        });
         let task = Task {
             store,
             clock,
+            turn,
             events,
             policy,
             received,
             abandoned,
             stop,
-            stats: Arc::clone(&stats),
+            stats,
             queue: Queue::default(),
             fresh: VecDeque::new(),
             waiting: 0,
             waiting_of: HashMap::new(),
         };
-        let admission = Arc::new(Self { next: AtomicU64::new(1), messages, stats });
         Opened { admission, task: task.run(), abandoned: left }
     }
 
@@ -224,15 +249,36 @@ impl Admission {
     /// [`Refused`], with the reason.
     pub async fn admit(&self, new: NewSandbox, ttl: Duration) -> Result<Granted, Refused> {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
+        let turn = self.turn.try_lock().ok().filter(|_| self.queued.load(Ordering::Acquire) == 0);
+        if turn.is_some()
+            && let Some(outcome) = self.admit_alone(&new, ttl).await
+        {
+            return outcome;
+        }
         let (answer, answered) = oneshot::channel();
-        self.send(Message::Ask(ticket, Box::new(Asking { new, ttl, answer, waits: None })));
+        self.queued.fetch_add(1, Ordering::AcqRel);
         let mut queued = QueueTicket { admission: self, ticket, answered: false };
+        self.send(Message::Ask(ticket, Box::new(Asking { new, ttl, answer, waits: None })));
+        // The queue is served by the order of tickets, so that one that came meanwhile is not ahead.
+        drop(turn);
         let outcome = answered.await.unwrap_or(Err(Refused::Closed));
         queued.answered = true;
         outcome.map(|(granted, mut unclaimed)| {
             unclaimed.claimed = true;
             granted
         })
+    }
+
+    /// Asks the store for a spawn that no other is ahead of; `None` if it has to wait.
+    async fn admit_alone(&self, new: &NewSandbox, ttl: Duration) -> Option<Result<Granted, Refused>> {
+        let Some(abandoned) = self.abandoned.upgrade() else { return Some(Err(Refused::Closed)) };
+        let mut unclaimed = Unclaimed { id: new.sandbox.id.clone(), claimed: false, abandoned };
+        let answer = ask(self.store.as_ref(), new, self.clock.now(), ttl).await;
+        unclaimed.claimed = true;
+        match answer {
+            Err(Refused::Denied(denial, _)) if self.policy.waits_for(denial) => None,
+            answer => Some(answer),
+        }
     }
 
     /// Reports that a place of `owner` came free.
@@ -256,9 +302,28 @@ impl Admission {
     }
 }
 
+/// Asks the store for a sandbox whose times count from `now`.
+async fn ask(store: &dyn Store, new: &NewSandbox, now: Timestamp, ttl: Duration) -> Result<Granted, Refused> {
+    let mut new = new.clone();
+    new.sandbox.created_at = now;
+    new.sandbox.expires_at = clock::after(now, ttl);
+    let began = Instant::now();
+    match store.admit(&new).await {
+        Ok(Admitted::Yes(worker)) => {
+            new.sandbox.worker = worker.to_string();
+            Ok(Granted { sandbox: new.sandbox, stored: began.elapsed() })
+        }
+        Ok(Admitted::NoWorker) => Err(Refused::NoWorker),
+        Ok(Admitted::Denied(denial, room)) => Err(Refused::Denied(denial, room)),
+        Ok(Admitted::KeyTaken) => Err(Refused::KeyTaken),
+        Err(error) => Err(Refused::Store(error)),
+    }
+}
+
 struct Task {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
+    turn: Arc<Turn>,
     events: Arc<Events>,
     policy: QueuePolicy,
     received: mpsc::UnboundedReceiver<Message>,
@@ -371,29 +436,21 @@ impl Task {
 
     /// Admits queued spawns in order, until none of the next can get a place.
     async fn serve(&mut self) {
+        let turn = Arc::clone(&self.turn);
+        let _turn = turn.lock().await;
         while let Some((ticket, asking)) = self.queue.first() {
             if asking.answer.is_closed() {
                 self.leave(ticket, |stats| stats.left += 1);
                 continue;
             }
-            let mut new = asking.new.clone();
-            let now = self.clock.now();
-            new.sandbox.created_at = now;
-            new.sandbox.expires_at = clock::after(now, asking.ttl);
-            let began = Instant::now();
-            match self.store.admit(&new).await {
-                Ok(Admitted::Yes(worker)) => {
-                    new.sandbox.worker = worker.to_string();
-                    self.admitted(ticket, Granted { sandbox: new.sandbox, stored: began.elapsed() });
-                }
-                Ok(Admitted::NoWorker) => self.refuse(ticket, Refused::NoWorker),
-                Ok(Admitted::Denied(denial, room)) => {
+            match ask(self.store.as_ref(), &asking.new, self.clock.now(), asking.ttl).await {
+                Ok(granted) => self.admitted(ticket, granted),
+                Err(Refused::Denied(denial, room)) => {
                     if !self.denied(ticket, denial, room) {
                         return;
                     }
                 }
-                Ok(Admitted::KeyTaken) => self.refuse(ticket, Refused::KeyTaken),
-                Err(error) => self.refuse(ticket, Refused::Store(error)),
+                Err(refused) => self.refuse(ticket, refused),
             }
         }
     }

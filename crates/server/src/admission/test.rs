@@ -380,8 +380,10 @@ async fn who_comes_as_the_one_ahead_leaves_waits_in_its_stead() {
     let server = TestAdmission::queueing().await;
     let held = server.ask(ONE_EACH, Some("alice")).await.unwrap();
     let mut ahead = Box::pin(server.ask(ONE_EACH, Some("alice")));
-    assert!(futures_util::poll!(&mut ahead).is_pending());
-    server.until(|stats| stats.depth == 1).await;
+    tokio::select! {
+        _ = &mut ahead => panic!("there is no room"),
+        () = server.until(|stats| stats.depth == 1) => {}
+    }
     // Both messages reach the task before it runs.
     let mut behind = Box::pin(server.ask(ONE_EACH, Some("alice")));
     assert!(futures_util::poll!(&mut behind).is_pending());
