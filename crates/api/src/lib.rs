@@ -90,8 +90,8 @@ pub use search::{
 };
 pub use secret::{Secret, SecretRequest};
 pub use socket::{
-    SOCKET_KEY_PROTOCOL, SOCKET_PROTOCOL, SOCKET_SCREEN, SOCKET_STDERR, SOCKET_STDOUT, SocketEof, SocketKind,
-    SocketOutput, SocketResize, SocketSignal, SocketStart, SocketStdin,
+    FRAME_MESSAGE, FRAMES_TYPE, SOCKET_KEY_PROTOCOL, SOCKET_PROTOCOL, SOCKET_SCREEN, SOCKET_STDERR, SOCKET_STDOUT,
+    SocketEof, SocketKind, SocketOutput, SocketResize, SocketSignal, SocketStart, SocketStdin,
 };
 pub use spawn_options::SpawnOptions;
 pub use system::{ErrorBody, Health, PoolStatus, Readiness, SnapshotSummary};

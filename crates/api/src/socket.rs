@@ -14,6 +14,11 @@ pub const SOCKET_KEY_PROTOCOL: &str = "tidebox.key.";
 pub const SOCKET_STDOUT: u8 = 1;
 /// First byte of a binary frame of output that was written to stderr.
 pub const SOCKET_STDERR: u8 = 2;
+/// First byte of a frame of a raw stream that holds a [`SocketOutput`] as JSON, or nothing to keep the
+/// connection alive. Its other frames begin with [`SOCKET_STDOUT`] or [`SOCKET_STDERR`].
+pub const FRAME_MESSAGE: u8 = 0;
+/// Media type of a raw stream: frames of a byte for the kind, four for the length (big endian), and the payload.
+pub const FRAMES_TYPE: &str = "application/octet-stream";
 /// First byte of a binary frame that draws the screen of a terminal; it is not part of the output.
 pub const SOCKET_SCREEN: u8 = 3;
 

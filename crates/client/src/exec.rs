@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use api::{ChunkStream, ExecChunk, ExecRequest, ExecResult, PROCESS_HEADER, TextEncoding};
+use api::{ChunkStream, ExecChunk, ExecRequest, ExecResult, FRAMES_TYPE, PROCESS_HEADER, SocketOutput, TextEncoding};
 use base64_simd::STANDARD;
 use bytes::Bytes;
-use reqwest::{Method, Response};
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
+use reqwest::{Method, RequestBuilder, Response};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::connection::{Patience, Size};
 use crate::error::innermost;
+use crate::frame::{Frames, Piece};
 use crate::line::{LINE_BYTES_MAX, LineTooLong, Lines};
 use crate::sandbox::sandbox_path;
 use crate::{Client, Error, Result};
@@ -18,6 +20,8 @@ use crate::{Client, Error, Result};
 const RESUME_MAX: Duration = Duration::from_secs(45);
 /// Pause between two attempts.
 const RESUME_PAUSE: Duration = Duration::from_millis(250);
+/// Media type of NDJSON.
+const LINES_TYPE: &str = "application/x-ndjson";
 const WHAT: &str = "the command ended; how it ended is not known";
 
 /// Commands.
@@ -41,7 +45,7 @@ impl Client {
     /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
     pub async fn exec_stream(&self, id: &str, request: ExecRequest) -> Result<ExecStream> {
         let request = ExecRequest { stream: true, exit_event: true, encoding: TextEncoding::Base64, ..request };
-        let http = self.request(Method::POST, &sandbox_path(id, "/exec")?, Patience::Long);
+        let http = streaming(self.request(Method::POST, &sandbox_path(id, "/exec")?, Patience::Long));
         let response = self.send(self.with_json(http, &request)?).await?;
         Ok(ExecStream { chunks: Chunks::of(self, response)?, state: State::Running, resume: None })
     }
@@ -56,7 +60,7 @@ impl Client {
     pub async fn exec_resumable(&self, id: &str, request: ExecRequest) -> Result<ExecStream> {
         let request =
             ExecRequest { stream: true, resumable: true, exit_event: true, encoding: TextEncoding::Base64, ..request };
-        let http = self.request(Method::POST, &sandbox_path(id, "/exec")?, Patience::Long);
+        let http = streaming(self.request(Method::POST, &sandbox_path(id, "/exec")?, Patience::Long));
         let response = self.send(self.with_json(http, &request)?).await?;
         let process = response.headers().get(PROCESS_HEADER).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let process = process.ok_or_else(|| self.protocol("a resumable stream without its process".to_owned()))?;
@@ -179,7 +183,12 @@ impl ExecStream {
     }
 }
 
-/// A line of an answer that streams output.
+/// Asks for frames of raw bytes, which an earlier release of the server answers with NDJSON.
+pub(crate) fn streaming(http: RequestBuilder) -> RequestBuilder {
+    http.header(ACCEPT, format!("{FRAMES_TYPE}, {LINES_TYPE};q=0.5"))
+}
+
+/// A piece of an answer that streams output.
 #[derive(Debug)]
 pub(crate) enum Chunk {
     Stdout(Bytes),
@@ -188,52 +197,78 @@ pub(crate) enum Chunk {
     Exit(Exit),
 }
 
-/// Lines of an answer that streams output.
+/// Content of an answer that streams output.
+#[derive(Debug)]
+enum Content {
+    Frames(Frames),
+    Lines(Lines),
+}
+
+/// A frame or a line.
+enum Found {
+    Piece(Piece),
+    Line(Bytes),
+}
+
+/// Pieces of an answer that streams output.
 #[derive(Debug)]
 pub(crate) struct Chunks {
     client: Client,
     response: Response,
-    lines: Lines,
-    /// Sequence number of the last line.
+    content: Content,
+    /// Sequence number after what was read.
     seq: Option<u64>,
 }
 
 impl Chunks {
     pub(crate) fn of(client: &Client, response: Response) -> Result<Chunks> {
-        client.check_type(&response, "application/x-ndjson")?;
-        Ok(Chunks { client: client.clone(), response, lines: Lines::default(), seq: None })
+        let content = match response.headers().get(CONTENT_TYPE).is_some_and(|found| found == FRAMES_TYPE) {
+            true => Content::Frames(Frames::default()),
+            false => {
+                client.check_type(&response, LINES_TYPE)?;
+                Content::Lines(Lines::default())
+            }
+        };
+        Ok(Chunks { client: client.clone(), response, content, seq: None })
     }
 
     fn after(self, seq: u64) -> Chunks {
         Chunks { seq: Some(seq), ..self }
     }
 
-    /// Returns the sequence number of the last line, if lines have any.
+    /// Returns the sequence number after what was read, if the output has any.
     pub(crate) fn seq(&self) -> Option<u64> {
         self.seq
     }
 
     /// Returns the error for an end before the exit.
     pub(crate) fn cut(&self) -> Error {
-        let reason = if self.lines.is_partial() { "the stream ends within a line" } else { "the stream ends" };
+        let reason = match &self.content {
+            Content::Frames(frames) if frames.is_partial() => "the stream ends within a frame",
+            Content::Lines(lines) if lines.is_partial() => "the stream ends within a line",
+            Content::Frames(_) | Content::Lines(_) => "the stream ends",
+        };
         Error::Cut { what: WHAT, reason: reason.into() }
     }
 
-    /// Returns the next line that says something; `None` at the end.
+    /// Returns the next piece that says something; `None` at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Chunk>> {
         loop {
-            let line = self.lines.next().map_err(|LineTooLong| {
-                self.client.protocol(format!("a line of output of more than {LINE_BYTES_MAX} bytes"))
-            })?;
-            match line {
-                Some(line) => {
-                    if let Some(chunk) = self.parse(&line)? {
-                        return Ok(Some(chunk));
-                    }
-                }
-                None if self.fill().await? => {}
-                None if self.lines.is_partial() => return Err(self.cut()),
-                None => return Ok(None),
+            let found = match &mut self.content {
+                Content::Frames(frames) => frames.next().map(|piece| piece.map(Found::Piece)),
+                Content::Lines(lines) => lines
+                    .next()
+                    .map(|line| line.map(Found::Line))
+                    .map_err(|LineTooLong| format!("a line of output of more than {LINE_BYTES_MAX} bytes")),
+            };
+            let chunk = match found.map_err(|reason| self.client.protocol(reason))? {
+                Some(Found::Piece(piece)) => self.piece(piece)?,
+                Some(Found::Line(line)) => self.parse(&line)?,
+                None if self.fill().await? => continue,
+                None => return self.end(),
+            };
+            if chunk.is_some() {
+                return Ok(chunk);
             }
         }
     }
@@ -246,8 +281,45 @@ impl Chunks {
             .map_err(|_| Error::Timeout { after })?
             .map_err(|error| Error::Cut { what: WHAT, reason: innermost(&error) })?;
         let Some(chunk) = chunk else { return Ok(false) };
-        self.lines.push(chunk);
+        match &mut self.content {
+            Content::Frames(frames) => frames.push(chunk),
+            Content::Lines(lines) => lines.push(chunk),
+        }
         Ok(true)
+    }
+
+    /// Returns `None` for an answer that ends where it may.
+    fn end(&self) -> Result<Option<Chunk>> {
+        let is_partial = match &self.content {
+            Content::Frames(frames) => frames.is_partial(),
+            Content::Lines(lines) => lines.is_partial(),
+        };
+        if is_partial { Err(self.cut()) } else { Ok(None) }
+    }
+
+    /// Converts a frame; `None` if it says only where the output begins.
+    fn piece(&mut self, piece: Piece) -> Result<Option<Chunk>> {
+        let length = match &piece {
+            Piece::Stdout(bytes) | Piece::Stderr(bytes) => bytes.len() as u64,
+            Piece::Message(_) => 0,
+        };
+        self.seq = self.seq.map(|seq| seq + length);
+        let message = match piece {
+            Piece::Stdout(bytes) => return Ok(Some(Chunk::Stdout(bytes))),
+            Piece::Stderr(bytes) => return Ok(Some(Chunk::Stderr(bytes))),
+            Piece::Message(message) => message,
+        };
+        match serde_json::from_slice(&message) {
+            Ok(SocketOutput::Position { seq }) => {
+                let before = self.seq.replace(seq).unwrap_or(seq);
+                Ok((seq > before).then(|| Chunk::Gap(seq - before)))
+            }
+            Ok(SocketOutput::Exit { exit_code, timed_out, oom_killed }) => {
+                Ok(Some(Chunk::Exit(Exit { code: exit_code, timed_out, oom_killed })))
+            }
+            Ok(_) => Err(self.client.protocol("a message that no raw stream has".to_owned())),
+            Err(error) => Err(self.client.protocol(format!("a message that cannot be read: {error}"))),
+        }
     }
 
     /// Parses a line; `None` if it only keeps the connection alive.

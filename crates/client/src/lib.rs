@@ -68,6 +68,7 @@ mod error;
 mod event;
 mod exec;
 mod file;
+mod frame;
 mod image;
 mod line;
 mod path;

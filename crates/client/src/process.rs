@@ -14,7 +14,7 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::connection::{Patience, Size};
-use crate::exec::{Chunk, Chunks, Exit};
+use crate::exec::{Chunk, Chunks, Exit, streaming};
 use crate::path::segment;
 use crate::port::{Socket, cut};
 use crate::sandbox::sandbox_path;
@@ -65,7 +65,7 @@ impl Client {
 
     pub(crate) async fn read_process(&self, id: &str, process: &str, from: u64, follow: bool) -> Result<Chunks> {
         let query = format!("/output?from={from}&follow={follow}&encoding=base64");
-        let http = self.request(Method::GET, &process_path(id, process, &query)?, Patience::Long);
+        let http = streaming(self.request(Method::GET, &process_path(id, process, &query)?, Patience::Long));
         Chunks::of(self, self.send(http).await?)
     }
 

@@ -16,6 +16,7 @@ mod exec;
 mod exec_answer;
 mod exec_socket;
 mod files;
+mod frames;
 mod hosts;
 mod images;
 mod list_body;
@@ -47,6 +48,7 @@ mod search;
 mod secrets;
 mod snapshot;
 mod state;
+mod streamed;
 mod strict_json;
 mod subprotocol;
 mod system;
@@ -58,12 +60,12 @@ mod websocket;
 mod wire;
 mod workers;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
 use self::preview::Sites;
-use self::state::Api;
+use self::state::{Api, Shared};
 use crate::control::Control;
 
 pub use accept::{Listeners, Socket, SocketFault, Tls, TlsFault, serve};
@@ -75,14 +77,9 @@ pub use state::Settings;
 /// end of their own.
 pub fn sites(control: Arc<Control>, settings: Settings, stop: CancellationToken) -> Sites {
     let (router, policies) = routes::router();
-    let api = Api {
-        control,
-        settings: Arc::new(settings),
-        stop,
-        policies: Arc::new(policies),
-        describe: || routes::router().0.into_openapi(),
-        description: Arc::default(),
-    };
+    let describe = || routes::router().0.into_openapi();
+    let description = OnceLock::new();
+    let api = Api::of(Shared { control, settings, stop, policies, describe, description });
     let (router, description) = router.split_for_parts();
     let domain = api.settings.preview_domain.to_ascii_lowercase();
     let path_proxy = api.settings.path_proxy;

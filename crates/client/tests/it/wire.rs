@@ -83,6 +83,60 @@ fn stream(lines: &[&str], complete: bool) -> String {
     text
 }
 
+/// Formats a raw answer of `frames`, in pieces of 7 bytes, with its end or cut off before it.
+fn raw(frames: &[(u8, &[u8])], complete: bool) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (kind, payload) in frames {
+        body.push(*kind);
+        body.extend_from_slice(&u32::try_from(payload.len()).expect("a short payload").to_be_bytes());
+        body.extend_from_slice(payload);
+    }
+    let mut bytes =
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    for piece in body.chunks(7) {
+        bytes.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
+        bytes.extend_from_slice(piece);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    if complete {
+        bytes.extend_from_slice(b"0\r\n\r\n");
+    }
+    bytes
+}
+
+#[tokio::test]
+async fn a_raw_stream_is_read_however_it_is_cut() {
+    const EXIT: &[u8] = br#"{"type":"exit","exit_code":3,"oom_killed":true,"of_the_future":1}"#;
+    let server = Server::answering(raw(&[(1, b"a long line of output\xff\0"), (0, b""), (2, b"oh"), (0, EXIT)], true));
+    let (events, error) = events(&server.client).await;
+    let output =
+        |wanted: fn(&ExecEvent) -> Option<&[u8]>| events.iter().filter_map(wanted).collect::<Vec<_>>().concat();
+    let stdout = output(|event| if let ExecEvent::Stdout(bytes) = event { Some(bytes) } else { None });
+    let stderr = output(|event| if let ExecEvent::Stderr(bytes) = event { Some(bytes) } else { None });
+    assert_eq!((&stdout[..], &stderr[..]), (&b"a long line of output\xff\0"[..], &b"oh"[..]));
+    assert_eq!(events.last(), Some(&ExecEvent::Exit(Exit { code: 3, timed_out: false, oom_killed: true })));
+    assert!(error.is_none(), "{error:?}");
+    let request = server.request().await;
+    assert!(request.contains("accept: application/octet-stream, application/x-ndjson"), "{request}");
+}
+
+#[tokio::test]
+async fn a_raw_stream_that_is_cut_or_makes_no_sense_is_an_error() {
+    for (answer, is_cut) in [
+        (raw(&[(1, b"x")], true), true),
+        (raw(&[(1, b"x")], false), true),
+        (raw(&[(0, b"{}")], true), false),
+        (raw(&[(7, b"x")], true), false),
+        (raw(&[(0, br#"{"type":"stdout","data":"x"}"#)], true), false),
+    ] {
+        let server = Server::answering(answer);
+        let (_, error) = events(&server.client).await;
+        let error = error.expect("there is no exit");
+        assert_eq!(matches!(error, Error::Cut { .. }), is_cut, "{error:?}");
+        assert!(is_cut || matches!(error, Error::Protocol { .. }), "{error:?}");
+    }
+}
+
 fn command() -> ExecRequest {
     ExecRequest { command: "true".into(), ..ExecRequest::default() }
 }

@@ -1,16 +1,17 @@
 //! `/sandboxes/{id}/exec`.
 
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use providers::STREAM_BYTES_MAX;
 
 use super::error::Result;
+use super::frames;
 use super::meter::{Meter, WAIT_MAX};
-use super::ndjson::{self, Form};
 use super::outflow::{OUTFLOW_BYTES, Outflow};
 use super::request::{Json as Body, Name};
 use super::state::Api;
+use super::streamed::{Form, of_command};
 use super::{exec_answer, processes, wire};
 use crate::control::Running;
 
@@ -21,13 +22,13 @@ const EXEC_BYTES: usize = OUTFLOW_BYTES + 2 * 4 * 1024;
 /// Run a command
 ///
 /// Buffered by default. With `stream: true` the answer is NDJSON, one chunk a
-/// line as it is written; hanging up kills the command, unless it is `resumable`. With `background: true` the
+/// line as it is written, or with `Accept: application/octet-stream` frames of raw bytes; hanging up kills the command, unless it is `resumable`. With `background: true` the
 /// answer comes at once, and the command goes on.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/exec", tag = "exec", params(("id" = String, Path)),
     request_body = api::ExecRequest,
     responses(
         (status = 200, description = "How it ended, also when it failed; or its output as it is written",
-            content((api::ExecResult = "application/json"), (api::ExecChunk = "application/x-ndjson"))),
+            content((api::ExecResult = "application/json"), (api::ExecChunk = "application/x-ndjson"), (Vec<u8> = "application/octet-stream"))),
         (status = 202, body = api::ProcessStarted, description = "It runs in the background"),
         (status = 400, body = api::ErrorBody, description = "The command makes no sense"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
@@ -38,10 +39,12 @@ pub async fn exec(
     State(api): State<Api>,
     Name(id): Name,
     meter: Meter,
+    headers: HeaderMap,
     Body(mut body): Body<api::ExecRequest>,
 ) -> Result<Response> {
     let (is_stream, encoding, exit_event) = (body.stream, body.encoding, body.exit_event);
-    let form = Form { base64: encoding == api::TextEncoding::Base64, exit_event, timeout: None };
+    let is_raw = frames::are_wanted(&headers);
+    let form = Form { is_raw, base64: encoding == api::TextEncoding::Base64, exit_event, timeout: None };
     let is_resumable = body.resumable;
     if let Some(start) = wire::background(&mut body)? {
         let process = api.control.start_process(&id, start(wire::exec_request(body)?)).await?;
@@ -68,5 +71,5 @@ pub async fn exec(
         held.merge(stdin);
     }
     let form = Form { timeout: Some(timeout), ..form };
-    Ok(ndjson::response(output, form, Outflow::new(held, kept)))
+    Ok(processes::answer(of_command(output), None, form, Outflow::new(held, kept)))
 }

@@ -1,37 +1,20 @@
 //! Output of a command or a process as NDJSON: one chunk per line, sent as it is written.
 
 use std::convert::Infallible;
-use std::time::Duration;
 
 use api::{ChunkStream, ExecChunk};
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::HeaderValue;
 use axum::response::Response;
 use base64_simd::STANDARD as BASE64;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http_body::Frame;
-use providers::{Chain, ExitStatus, OutputEvent, OutputStream, ProcessEvent, ProcessEvents};
+use providers::{ExitStatus, ProcessEvent, ProcessEvents};
 
 use super::outflow::{Outflow, PIECE_BYTES_MIN};
+use super::streamed::{self, Form, KEEP_ALIVE};
 use super::text::Text;
-use super::wire;
-
-/// Silence after which a stream carries an empty chunk.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Trailer with the exit code.
-const EXIT_CODE: &str = "x-exit-code";
-
-/// Form of the stream, as the caller asked for it.
-#[derive(Debug, Clone, Copy)]
-pub struct Form {
-    /// Base64 instead of text.
-    pub base64: bool,
-    /// True if an `exit` chunk comes last.
-    pub exit_event: bool,
-    /// Deadline of the command, for the message when it passes.
-    pub timeout: Option<Duration>,
-}
 
 /// Phase of the stream: what remains to be sent.
 enum Phase {
@@ -60,43 +43,17 @@ struct Lines {
     position: Option<u64>,
 }
 
-/// Converts the events of a command.
-pub fn of_command(output: OutputStream) -> ProcessEvents {
-    let event = |event| match event {
-        OutputEvent::Stdout(bytes) => ProcessEvent::Stdout(bytes),
-        OutputEvent::Stderr(bytes) => ProcessEvent::Stderr(bytes),
-        OutputEvent::Exit(exit) => ProcessEvent::Exit(exit),
-    };
-    output.map(move |output| output.map(event)).boxed()
-}
-
-/// Returns the answer that carries the output of a command at the speed of the client. Dropping it kills
-/// the command.
-pub fn response(output: OutputStream, form: Form, outflow: Outflow) -> Response {
-    answer(of_command(output), None, form, outflow)
-}
-
-/// Returns the answer that carries the output of a process from `position` on, numbered. Dropping it
-/// leaves the process as it is.
-pub fn numbered(output: ProcessEvents, position: u64, form: Form, outflow: Outflow) -> Response {
-    answer(output, Some(position), form, outflow)
-}
-
-fn answer(output: ProcessEvents, position: Option<u64>, form: Form, outflow: Outflow) -> Response {
+/// Returns the answer that carries the output at the speed of the client; with `position`, that of the first
+/// byte, for a process.
+pub fn response(output: ProcessEvents, position: Option<u64>, form: Form, outflow: Outflow) -> Response {
     let (stdout, stderr) = (Text::default(), Text::default());
     let lines = Lines { output, piece: None, outflow, form, stdout, stderr, phase: Phase::Running, position };
     let frames = futures_util::stream::unfold(lines, |mut lines| async move {
         let frame = lines.next().await?;
         Some((Ok::<_, Infallible>(frame), lines))
     });
-    let mut response = Response::new(Body::new(http_body_util::StreamBody::new(frames)));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // nginx would buffer the lines.
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    headers.insert(header::TRAILER, HeaderValue::from_static(EXIT_CODE));
-    response
+    let body = Body::new(http_body_util::StreamBody::new(frames));
+    streamed::answer(body, HeaderValue::from_static("application/x-ndjson"))
 }
 
 impl Lines {
@@ -105,10 +62,7 @@ impl Lines {
             Phase::Done => None,
             Phase::Trailer(code) => {
                 self.phase = Phase::Done;
-                Some(Frame::trailers(HeaderMap::from_iter([(
-                    header::HeaderName::from_static(EXIT_CODE),
-                    HeaderValue::from(code),
-                )])))
+                Some(streamed::exit_trailer(code))
             }
             Phase::Running => Some(Frame::data(self.lines().await)),
         }
@@ -221,11 +175,8 @@ impl Lines {
 
     fn exit(&mut self, out: &mut Vec<u8>, exit: ExitStatus) {
         self.flush(out);
-        if exit.timed_out
-            && let Some(timeout) = self.form.timeout
-        {
-            let after = wire::duration(timeout);
-            self.say(out, &format!("{}{after}\n", api::TIMED_OUT));
+        if let Some(words) = streamed::timed_out(&exit, self.form.timeout) {
+            self.say(out, &words);
         }
         if self.form.exit_event {
             let chunk = ExecChunk {
@@ -243,12 +194,7 @@ impl Lines {
     /// Ends a stream without an exit: the box died, or its provider failed.
     fn cut(&mut self, out: &mut Vec<u8>, error: &providers::Error) {
         self.flush(out);
-        if matches!(error, providers::Error::Gone) {
-            self.say(out, api::SANDBOX_ENDED);
-        } else {
-            tracing::error!(error = %Chain(error), "a command's stream broke off");
-            self.say(out, api::PROVIDER_FAILED);
-        }
+        self.say(out, streamed::reason_of_cut(error));
         self.phase = Phase::Done;
     }
 }
@@ -278,6 +224,8 @@ fn write(out: &mut Vec<u8>, chunk: &ExecChunk) {
 
 #[cfg(test)]
 mod test {
+    use std::time::Duration;
+
     use futures_util::stream;
     use http_body_util::BodyExt;
 
@@ -285,25 +233,25 @@ mod test {
     use crate::budget::{Budget, Caller};
 
     async fn body(
-        events: Vec<providers::Result<OutputEvent>>,
+        events: Vec<providers::Result<ProcessEvent>>,
         base64: bool,
         exit_event: bool,
     ) -> (String, Option<HeaderValue>) {
-        let form = Form { base64, exit_event, timeout: Some(Duration::from_secs(2)) };
+        let form = Form { is_raw: false, base64, exit_event, timeout: Some(Duration::from_secs(2)) };
         let account = Budget::new(1 << 20).account(Caller::Address(None), None);
-        let response = response(stream::iter(events).boxed(), form, Outflow::new(account.nothing(), 0));
+        let response = response(stream::iter(events).boxed(), None, form, Outflow::new(account.nothing(), 0));
         let collected = response.into_body().collect().await.unwrap();
-        let code = collected.trailers().and_then(|trailers| trailers.get(EXIT_CODE)).cloned();
+        let code = collected.trailers().and_then(|trailers| trailers.get(streamed::EXIT_CODE)).cloned();
         (String::from_utf8(collected.to_bytes().to_vec()).unwrap(), code)
     }
 
-    fn exit(code: i32, timed_out: bool) -> providers::Result<OutputEvent> {
-        Ok(OutputEvent::Exit(ExitStatus { code, timed_out, oom_killed: false, duration: Duration::ZERO }))
+    fn exit(code: i32, timed_out: bool) -> providers::Result<ProcessEvent> {
+        Ok(ProcessEvent::Exit(ExitStatus { code, timed_out, oom_killed: false, duration: Duration::ZERO }))
     }
 
     #[tokio::test]
     async fn the_exit_code_is_a_trailer_and_a_chunk_only_if_asked_for() {
-        let events = || vec![Ok(OutputEvent::Stdout(Bytes::from_static(b"hi\n"))), exit(3, false)];
+        let events = || vec![Ok(ProcessEvent::Stdout(Bytes::from_static(b"hi\n"))), exit(3, false)];
         let chunk = "{\"stream\":\"stdout\",\"data\":\"hi\\n\"}\n";
         assert_eq!(body(events(), false, false).await, (chunk.to_owned(), Some(HeaderValue::from(3))));
         let (text, _) = body(events(), false, true).await;
@@ -313,7 +261,7 @@ mod test {
     #[tokio::test]
     async fn base64_is_exact() {
         let (text, _) =
-            body(vec![Ok(OutputEvent::Stderr(Bytes::from_static(b"\xff\0"))), exit(0, false)], true, false).await;
+            body(vec![Ok(ProcessEvent::Stderr(Bytes::from_static(b"\xff\0"))), exit(0, false)], true, false).await;
         assert_eq!(text, "{\"stream\":\"stderr\",\"data\":\"/wA=\"}\n");
     }
 

@@ -2,20 +2,20 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderValue;
+use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
-use providers::{Attach, AttachFrom, ProcessAction, STREAM_BYTES_MAX};
+use providers::{Attach, AttachFrom, ProcessAction, ProcessEvents, STREAM_BYTES_MAX};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::Result;
 use super::files::LIST_BYTES;
 use super::meter::{Meter, WAIT_MAX};
-use super::ndjson::{self, Form};
 use super::outflow::{OUTFLOW_BYTES, Outflow};
 use super::request::{Json as Body, Name, Names, Params};
 use super::state::Api;
-use super::wire;
+use super::streamed::Form;
+use super::{frames, ndjson, wire};
 use crate::control::ProcessRef;
 
 /// List the background processes
@@ -82,13 +82,14 @@ pub struct OutputParams {
 
 /// Read the output of a background process
 ///
-/// NDJSON, a chunk a line, each with the sequence number to read on from. The last chunk of a process that has
+/// NDJSON, a chunk a line, each with the sequence number to read on from; with
+/// `Accept: application/octet-stream` frames of raw bytes. The last chunk of a process that has
 /// ended is its exit code. Where output is no longer kept, a `gap` says how many bytes are missing.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes/{process}/output", tag = "exec",
     params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name"), OutputParams),
     responses(
         (status = 200, description = "Its output",
-            content((api::ExecChunk = "application/x-ndjson"))),
+            content((api::ExecChunk = "application/x-ndjson"), (Vec<u8> = "application/octet-stream"))),
         (status = 400, body = api::ErrorBody, description = "A position that it has not reached"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or process"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running"),
@@ -98,10 +99,12 @@ pub async fn output(
     Names((id, process)): Names<(String, String)>,
     Params(params): Params<OutputParams>,
     meter: Meter,
+    headers: HeaderMap,
 ) -> Result<Response> {
     let process = wire::process_ref(&process)?;
     let OutputParams { from, follow, encoding } = params;
-    let form = Form { base64: encoding == api::TextEncoding::Base64, exit_event: true, timeout: None };
+    let is_raw = frames::are_wanted(&headers);
+    let form = Form { is_raw, base64: encoding == api::TextEncoding::Base64, exit_event: true, timeout: None };
     read(&api, &id, &process, (from, follow), form, &meter).await
 }
 
@@ -123,7 +126,16 @@ async fn read(
     let held = meter.account().reserve_within(STREAM_BYTES_MAX + OUTFLOW_BYTES, WAIT_MAX).await?;
     let attach = Attach { from: AttachFrom::Position(from), follow, input: None };
     let attached = api.control.attach_process(id, process, attach).await?;
-    Ok(ndjson::numbered(attached.output, from, form, Outflow::new(held, STREAM_BYTES_MAX)))
+    Ok(answer(attached.output, Some(from), form, Outflow::new(held, STREAM_BYTES_MAX)))
+}
+
+/// Returns the answer that carries output in the form that the caller asked for; with `position`, that of the
+/// first byte, for a process. Dropping it kills a command, and leaves a process as it is.
+pub fn answer(output: ProcessEvents, position: Option<u64>, form: Form, outflow: Outflow) -> Response {
+    match form.is_raw {
+        true => frames::response(output, position, form.timeout, outflow),
+        false => ndjson::response(output, position, form, outflow),
+    }
 }
 
 /// Write to the stdin of a background process

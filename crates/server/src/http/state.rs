@@ -1,5 +1,6 @@
 //! State of the API.
 
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -18,18 +19,36 @@ use crate::control::Control;
 use crate::process::Process;
 use crate::rate_limit::RateLimiter;
 
-/// State shared by all handlers.
+/// State shared by all handlers. Each part of a request's way clones it.
 #[derive(Debug, Clone)]
-pub struct Api {
+pub struct Api(Arc<Shared>);
+
+impl Api {
+    pub(super) fn of(shared: Shared) -> Self {
+        Self(Arc::new(shared))
+    }
+}
+
+impl Deref for Api {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+/// Content of [`Api`].
+#[derive(Debug)]
+pub struct Shared {
     pub(super) control: Arc<Control>,
-    pub(super) settings: Arc<Settings>,
+    pub(super) settings: Settings,
     /// Cancelled when the server is asked to stop.
     pub(super) stop: CancellationToken,
-    pub(super) policies: Arc<Policies>,
+    pub(super) policies: Policies,
     /// Builds what OpenAPI says of the routes.
     pub(super) describe: fn() -> OpenApi,
     /// The OpenAPI document as JSON, built on the first request for it.
-    pub(super) description: Arc<OnceLock<Bytes>>,
+    pub(super) description: OnceLock<Bytes>,
 }
 
 /// Settings that handlers need besides the control.

@@ -17,8 +17,8 @@ use tokio_tungstenite::tungstenite::{Error as Fault, Message};
 use crate::budget::Reservation;
 use crate::control::{AttachedProcess, Handle, InteractiveExec, InteractiveInput};
 use crate::http::error::{ApiError, malformed};
-use crate::http::ndjson::of_command;
 use crate::http::state::Api;
+use crate::http::streamed::{of_command, timed_out};
 use crate::http::strict_json::parse_as;
 use crate::http::text::Text;
 use crate::http::websocket::{BUFFER_BYTES, End, Inflow, MESSAGE, Session, heard, json, kind, pings};
@@ -325,8 +325,7 @@ async fn exited<S>(sink: &mut S, form: Form, last: [Option<Message>; 2], exit: E
 where
     S: Sink<Message> + Unpin,
 {
-    let late = form.timeout.filter(|_| exit.timed_out);
-    let late = late.map(|timeout| format!("{}{}\n", api::TIMED_OUT, wire::duration(timeout)));
+    let late = timed_out(&exit, form.timeout);
     let late = late.and_then(|words| form.piece(SOCKET_STDERR, &mut Text::default(), words.as_bytes()));
     for message in last.into_iter().flatten().chain(late) {
         if sink.send(message).await.is_err() {

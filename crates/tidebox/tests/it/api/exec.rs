@@ -340,3 +340,61 @@ async fn binary_output_without_a_last_newline_is_kept_in_a_buffered_answer() {
         server.post(&path, json!({"command": r"printf '\000\377no newline'", "encoding": "base64"})).await;
     assert_eq!(BASE64.decode(answer.ok()["stdout"].as_str().unwrap()).unwrap(), b"\0\xffno newline");
 }
+
+/// Sends a request that accepts frames, and returns the payloads of all frames by kind, with the messages.
+async fn frames(request: reqwest::RequestBuilder) -> ([Vec<u8>; 2], Vec<Value>, Option<String>) {
+    let answer = request.header("accept", "application/octet-stream").send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.headers()["content-type"], "application/octet-stream");
+    let process = answer.headers().get("x-process-id").map(|number| number.to_str().unwrap().to_owned());
+    let body = answer.bytes().await.unwrap();
+    let (mut rest, mut output, mut messages) = (&body[..], [Vec::new(), Vec::new()], Vec::new());
+    while let Some((&[kind, ref length @ ..], after)) = rest.split_first_chunk::<5>() {
+        let (payload, after) = after.split_at(u32::from_be_bytes(*length) as usize);
+        match kind {
+            0 if payload.is_empty() => {}
+            0 => messages.push(serde_json::from_slice(payload).unwrap()),
+            kind => output[usize::from(kind) - 1].extend_from_slice(payload),
+        }
+        rest = after;
+    }
+    assert!(rest.is_empty(), "whole frames only");
+    (output, messages, process)
+}
+
+#[tokio::test]
+async fn a_raw_stream_carries_every_byte_and_the_exit() {
+    let server = TestServer::start(NATIVE).await;
+    let id = server.spawn().await;
+    let path = format!("/sandboxes/{id}/exec");
+    let exec = async |body: Value| frames(server.request(Method::POST, &path).json(&body)).await;
+    let all = "python3 -c 'import sys; sys.stdout.buffer.write(bytes(range(256)) * 20000)'; printf '\\377' >&2; exit 9";
+    let ([stdout, stderr], messages, _) = exec(json!({"command": all, "stream": true})).await;
+    let wanted: Vec<u8> = (0..=255).collect::<Vec<u8>>().repeat(20_000);
+    assert!(stdout == wanted, "{} bytes", stdout.len());
+    assert_eq!(stderr, [0xff]);
+    assert_eq!(messages, [json!({"type": "exit", "exit_code": 9})]);
+    let ([_, stderr], messages, _) = exec(json!({"command": "sleep 60", "stream": true, "timeout": "100ms"})).await;
+    assert!(String::from_utf8_lossy(&stderr).contains("100ms"), "{stderr:?}");
+    assert_eq!(messages, [json!({"type": "exit", "exit_code": 124, "timed_out": true})]);
+    // What is not streamed has its one form.
+    let request = server.request(Method::POST, &path).header("accept", "application/octet-stream");
+    let answer = Answer::read(request.json(&json!({"command": "echo hi"})).send().await.unwrap()).await;
+    assert_eq!(answer.ok()["stdout"], "hi\n");
+}
+
+#[tokio::test]
+async fn a_raw_stream_with_numbers_is_read_on_from_any_byte() {
+    let server = TestServer::start(NATIVE).await;
+    let id = server.spawn().await;
+    let start = server.request(Method::POST, &format!("/sandboxes/{id}/exec"));
+    let body = json!({"command": "printf 0123456789; exit 5", "stream": true, "resumable": true});
+    let ([stdout, _], messages, process) = frames(start.json(&body)).await;
+    assert_eq!(stdout, b"0123456789");
+    let exit = json!({"type": "exit", "exit_code": 5});
+    assert_eq!(messages, [json!({"type": "position", "seq": 0}), exit.clone()]);
+    let path = format!("/sandboxes/{id}/processes/{}/output?from=7", process.unwrap());
+    let ([stdout, _], messages, _) = frames(server.request(Method::GET, &path)).await;
+    assert_eq!(stdout, b"789");
+    assert_eq!(messages, [json!({"type": "position", "seq": 7}), exit]);
+}
