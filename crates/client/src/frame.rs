@@ -37,7 +37,7 @@ impl Frames {
     /// Returns the next piece, if there is one. Output is neither copied nor held back.
     ///
     /// # Errors
-    /// What is wrong with the stream, which cannot be read any further.
+    /// The fault of the stream, which cannot be read any further.
     pub(crate) fn next(&mut self) -> Result<Option<Piece>, String> {
         loop {
             let Some((kind, left)) = self.current else {

@@ -157,7 +157,8 @@ impl<'c> Executor<'c> for &'_ Connections {
         E: 'q + Execute<'q, Sqlite>,
     {
         let connections = self.clone();
-        Box::pin(async move { connections.acquire().await?.fetch_optional(query).await })
+        // All of it: sqlx ends a statement at its first row, and then drops the error of the commit.
+        Box::pin(async move { Ok(connections.acquire().await?.fetch_all(query).await?.into_iter().next()) })
     }
 
     fn prepare_with<'e>(

@@ -106,3 +106,20 @@ async fn a_store_without_room_says_so_and_is_well_again_once_there_is_some() {
     store.check().await.expect("it is well again");
     store.close().await;
 }
+
+#[tokio::test]
+async fn a_statement_whose_commit_fails_is_no_success() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(&dir.path().join("store.db"), [7; 10]).await.unwrap();
+    let tables = "CREATE TABLE parents (id PRIMARY KEY); CREATE TABLE children (id PRIMARY KEY, \
+                  parent REFERENCES parents DEFERRABLE INITIALLY DEFERRED)";
+    sqlx::raw_sql(tables).execute(&store.writer).await.unwrap();
+    let insert = || sqlx::query("INSERT INTO children VALUES (1, 2) RETURNING id");
+    assert!(insert().fetch_optional(&store.writer).await.is_err());
+    assert!(insert().fetch_one(&store.writer).await.is_err());
+    assert!(insert().fetch_all(&store.writer).await.is_err());
+    let rows: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM children").fetch_one(&store.writer).await.unwrap();
+    assert_eq!(rows, 0);
+    store.check().await.unwrap();
+    store.close().await;
+}

@@ -311,10 +311,11 @@ impl Store for Sqlite {
              ON CONFLICT (name) DO UPDATE SET value = value + $1 RETURNING value",
         )
         .bind(i64::try_from(count).unwrap_or(i64::MAX))
-        .fetch_one(&mut *writer)
+        .fetch_all(&mut *writer)
         .await;
         sqlx::raw_sql("PRAGMA synchronous = NORMAL").execute(&mut *writer).await?;
-        let end = u64::try_from(end?).map_err(|_| Error::Corrupt("the counter of event ids".to_owned()))?;
+        let end = end?.first().copied().ok_or(sqlx::Error::RowNotFound)?;
+        let end = u64::try_from(end).map_err(|_| Error::Corrupt("the counter of event ids".to_owned()))?;
         Ok(end.saturating_sub(count)..end)
     }
 
