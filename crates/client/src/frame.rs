@@ -6,6 +6,8 @@ use bytes::{Buf, Bytes};
 const HEAD_BYTES: usize = 5;
 /// Largest message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+/// Length up to which a frame of stderr is one piece: the server's own words are recognized by their text.
+const WORDS_BYTES_MAX: usize = 1024;
 
 /// A frame, or a part of one that holds output.
 #[derive(Debug, PartialEq, Eq)]
@@ -13,7 +15,16 @@ pub(crate) enum Piece {
     Stdout(Bytes),
     Stderr(Bytes),
     /// JSON.
-    Message(Vec<u8>),
+    Message(Bytes),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Current {
+    kind: u8,
+    /// Number of bytes still to come.
+    left: usize,
+    /// True if the frame is one piece, however it arrives.
+    is_whole: bool,
 }
 
 /// Received bytes and an incomplete frame.
@@ -22,9 +33,10 @@ pub(crate) struct Frames {
     unread: Bytes,
     head: [u8; HEAD_BYTES],
     head_filled: usize,
-    /// Kind of the frame that is being received, and the number of bytes still to come.
-    current: Option<(u8, usize)>,
-    message: Vec<u8>,
+    /// The frame that is being received.
+    current: Option<Current>,
+    /// Payload so far of a frame that is one piece.
+    whole: Vec<u8>,
 }
 
 impl Frames {
@@ -40,26 +52,26 @@ impl Frames {
     /// The fault of the stream, which cannot be read any further.
     pub(crate) fn next(&mut self) -> Result<Option<Piece>, String> {
         loop {
-            let Some((kind, left)) = self.current else {
+            let Some(Current { kind, left, is_whole }) = self.current else {
                 if !self.begin()? {
                     return Ok(None);
                 }
                 continue;
             };
-            let piece = self.unread.split_to(left.min(self.unread.len()));
+            let mut piece = self.unread.split_to(left.min(self.unread.len()));
             let left = left - piece.len();
-            self.current = (left > 0).then_some((kind, left));
-            match kind {
-                SOCKET_STDOUT if !piece.is_empty() => return Ok(Some(Piece::Stdout(piece))),
-                SOCKET_STDERR if !piece.is_empty() => return Ok(Some(Piece::Stderr(piece))),
-                SOCKET_STDOUT | SOCKET_STDERR => {}
-                _ => {
-                    self.message.extend_from_slice(&piece);
-                    // An empty one only keeps the connection alive.
-                    if left == 0 && !self.message.is_empty() {
-                        return Ok(Some(Piece::Message(std::mem::take(&mut self.message))));
-                    }
-                }
+            self.current = (left > 0).then_some(Current { kind, left, is_whole });
+            if is_whole {
+                self.whole.extend_from_slice(&piece);
+                piece = if left == 0 { std::mem::take(&mut self.whole).into() } else { Bytes::new() };
+            }
+            // An empty message only keeps the connection alive.
+            if !piece.is_empty() {
+                return Ok(Some(match kind {
+                    SOCKET_STDOUT => Piece::Stdout(piece),
+                    SOCKET_STDERR => Piece::Stderr(piece),
+                    _ => Piece::Message(piece),
+                }));
             }
             if left > 0 && self.unread.is_empty() {
                 return Ok(None);
@@ -84,7 +96,8 @@ impl Frames {
             FRAME_MESSAGE => return Err(format!("a message of {length} bytes")),
             _ => return Err(format!("a frame of the unknown kind {kind}")),
         }
-        self.current = Some((kind, length));
+        let is_whole = kind == FRAME_MESSAGE || kind == SOCKET_STDERR && length <= WORDS_BYTES_MAX;
+        self.current = Some(Current { kind, left: length, is_whole });
         Ok(true)
     }
 
@@ -123,7 +136,7 @@ mod test {
                 match piece {
                     Piece::Stdout(bytes) => stdout.extend_from_slice(&bytes),
                     Piece::Stderr(bytes) => stderr.extend_from_slice(&bytes),
-                    Piece::Message(bytes) => messages.push(bytes),
+                    Piece::Message(bytes) => messages.push(bytes.to_vec()),
                 }
             }
         }
@@ -147,6 +160,19 @@ mod test {
             let is_whole = whole.into_iter().any(|end| end == cut);
             assert_eq!(all([&bytes[..cut]].into_iter()).unwrap().is_partial, !is_whole, "{cut}");
         }
+    }
+
+    #[test]
+    fn short_words_on_stderr_are_one_piece_and_output_is_not_held_back() {
+        let mut frames = Frames::default();
+        for (at, byte) in frame(SOCKET_STDERR, b"the sandbox ended\n").into_iter().enumerate() {
+            frames.push(Bytes::copy_from_slice(&[byte]));
+            let piece = frames.next().unwrap();
+            let whole = (at == 22).then(|| Piece::Stderr(Bytes::from_static(b"the sandbox ended\n")));
+            assert_eq!(piece, whole);
+        }
+        frames.push(Bytes::from_static(b"\x01\0\0\0\x09abc"));
+        assert_eq!(frames.next().unwrap(), Some(Piece::Stdout(Bytes::from_static(b"abc"))));
     }
 
     #[test]
