@@ -218,11 +218,17 @@ impl Control {
                 claimed.sandbox.state = State::Running;
             }
             let in_progress = InProgress::begin(self, warm.id());
-            // Beside the admission: the two take the same time.
             let answer = self.wake_warm(&warm, ttl + ORPHAN_GRACE);
-            let (granted, answer) = match select(pin!(self.admission.admit(claimed, ttl)), answer).await {
-                Either::Left((granted, answer)) => (granted, answer),
-                Either::Right((answered, admission)) => (admission.await, ready(answered).boxed()),
+            let admission = pin!(self.admission.admit(claimed, ttl));
+            let (granted, answer) = if warm.ready().is_paused {
+                // A refused spawn leaves it paused.
+                (admission.await, answer)
+            } else {
+                // At once: the two take the same time.
+                match select(admission, answer).await {
+                    Either::Left((granted, answer)) => (granted, answer),
+                    Either::Right((answered, admission)) => (admission.await, ready(answered).boxed()),
+                }
             };
             match granted {
                 Ok(granted) => return Ok((in_progress, granted, Some(Claim { entry: warm.used(), answer }))),

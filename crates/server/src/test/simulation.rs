@@ -439,7 +439,8 @@ async fn who_hangs_up_at_whatever_step_of_a_spawn_leaves_nothing_even_without_th
         let spawning = life.app.control.spawn(SpawnRequest { generation: Some(1), ..SpawnRequest::default() });
         if let Some(spawned) = polls(spawning, most).await {
             spawned.unwrap();
-            assert!(most >= 3, "a spawn waits to be admitted, and to be made");
+            // The store may answer within the first poll.
+            assert!(most >= 2, "a spawn waits to be made");
             break;
         }
         let settled = async {

@@ -41,7 +41,8 @@ fn freezer(server: &TestServer, id: &str) -> PathBuf {
     files.into_iter().find(|file| file.exists()).expect("a box has a freezer")
 }
 
-fn is_frozen(server: &TestServer, id: &str) -> bool {
+/// Returns whether the processes of a box are stopped where they are.
+pub(crate) fn is_frozen(server: &TestServer, id: &str) -> bool {
     !matches!(std::fs::read_to_string(freezer(server, id)).unwrap().trim(), "0" | "THAWED")
 }
 

@@ -6,6 +6,7 @@ use rustix::process::geteuid;
 use serde_json::{Value, json};
 
 use crate::egress::TestHost;
+use crate::pause::is_frozen;
 use crate::server::{MOCK, NATIVE, TestServer};
 
 async fn spawn(server: &TestServer, prepare: Value) -> String {
@@ -145,6 +146,26 @@ async fn a_claim_meets_the_program_that_its_template_started() {
     filled(&server).await;
     server.spawn().await;
     assert_eq!(figures(&server).await["hits_total"], 1);
+}
+
+#[tokio::test]
+async fn a_spawn_that_is_refused_leaves_what_was_prepared_at_rest() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let settings = format!("{NATIVE} warm_pool.a.template=py defaults.max_sandboxes=1");
+    let server = TestServer::start(&settings).await;
+    let template = json!({"name": "py", "prepare": [{"command": "true"}]});
+    server.post("/templates", template).await.ok();
+    filled(&server).await;
+    let id = boxes(&server)[0].file_name().unwrap().to_str().unwrap().to_owned();
+    assert!(is_frozen(&server, &id));
+    let other = server.spawn_with(json!({})).await;
+    server.post("/sandboxes", json!({"template": "py"})).await.refused(429, "resource_limit", "maximum of 1");
+    assert!(is_frozen(&server, &id));
+    server.delete(&format!("/sandboxes/{other}")).await.ok();
+    assert_eq!(server.spawn_with(json!({"template": "py"})).await, id, "the same box is taken then");
+    assert!(!is_frozen(&server, &id));
 }
 
 #[tokio::test]
