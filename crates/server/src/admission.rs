@@ -2,8 +2,8 @@
 //!
 //! The store's transaction enforces the caps; a task keeps the order. A spawn that finds another
 //! takes a place in the queue, so that no later spawn gets ahead of it, and leaves the queue at
-//! once if there is room. One that is alone asks by itself: to wake the task takes longer than to ask. Nothing is kept across a restart: the connections of waiting clients
-//! are gone then.
+//! once if there is room. One that is alone asks by itself: to wake the task takes longer than to
+//! ask. Nothing is kept across a restart: the connections of waiting clients are gone then.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};

@@ -4,6 +4,8 @@
 //! sandbox that no other server can take is therefore admitted by one statement if the rules allow it,
 //! which it repeats. If it admits nothing, the transaction decides again, and names the reason.
 
+use std::sync::LazyLock;
+
 use domain::{Active, Caps, Lease, OwnerId, Quota, Room, SandboxEgress, SandboxId, Timestamp, WorkerId};
 use sqlx::{Row, SqliteConnection};
 
@@ -21,19 +23,26 @@ const COLUMNS: &str = "id, state, provider, image, memory_mb, vcpus, disk_mb, pi
     created_at, expires_at, egress, auto_pause_ms";
 const VALUES: &str = "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15";
 
-/// The rules of [`Room::admit`] and [`domain::Candidate::is_eligible`], for this server as the worker `$11`.
-/// The parameters after the row: the lease's generation and end, the key and its request, the time up to
-/// which keys have lapsed, the time since which a worker must have sent a heartbeat, and the two caps.
-const HERE: &str = "FROM workers WHERE id = $11 AND status = 'online' AND unreached = 0 AND last_heartbeat > $21 \
-    AND EXISTS (SELECT 1 FROM json_each(providers) WHERE value = $3) \
-    AND (max_sandboxes = 0 OR max_sandboxes > \
-        COALESCE((SELECT rows FROM counts WHERE scope = 'worker' AND name = $11), 0)) \
-    AND ($22 = 0 OR $22 > COALESCE((SELECT rows FROM counts WHERE scope = 'active' AND name = ''), 0)) \
-    AND ($10 IS NULL OR COALESCE((SELECT CASE max_sandboxes WHEN 0 THEN $23 ELSE max_sandboxes END \
-        FROM quotas WHERE owner_id = $10), $23) \
-        NOT BETWEEN 1 AND COALESCE((SELECT rows FROM counts WHERE scope = 'owner' AND name = $10), 0)) \
-    AND ($18 IS NULL OR NOT EXISTS (SELECT 1 FROM idempotency_keys \
-        WHERE owner_id = COALESCE($10, '') AND key = $18 AND created_at > $20))";
+/// Admission under the rules of [`Room::admit`] and [`domain::Candidate::is_eligible`], for this server as
+/// the worker `$11`. The parameters after the row: the lease's generation and end, the key and its request,
+/// the time up to which keys have lapsed, the time since which a worker must have sent a heartbeat, and the
+/// two caps.
+static ADMIT_HERE: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "INSERT INTO admissions ({COLUMNS}, generation, lease_until, key, request) \
+         SELECT {VALUES}, $16, $17, $18, $19 FROM workers \
+         WHERE id = $11 AND status = 'online' AND unreached = 0 AND last_heartbeat > $21 \
+         AND EXISTS (SELECT 1 FROM json_each(providers) WHERE value = $3) \
+         AND (max_sandboxes = 0 OR max_sandboxes > \
+             COALESCE((SELECT rows FROM counts WHERE scope = 'worker' AND name = $11), 0)) \
+         AND ($22 = 0 OR $22 > COALESCE((SELECT rows FROM counts WHERE scope = 'active' AND name = ''), 0)) \
+         AND ($10 IS NULL OR COALESCE((SELECT CASE max_sandboxes WHEN 0 THEN $23 ELSE max_sandboxes END \
+             FROM quotas WHERE owner_id = $10), $23) \
+             NOT BETWEEN 1 AND COALESCE((SELECT rows FROM counts WHERE scope = 'owner' AND name = $10), 0)) \
+         AND ($18 IS NULL OR NOT EXISTS (SELECT 1 FROM idempotency_keys \
+             WHERE owner_id = COALESCE($10, '') AND key = $18 AND created_at > $20)) RETURNING id"
+    )
+});
 
 /// Admits a sandbox if the rules allow it.
 pub(super) async fn admit(writer: &Connections, new: &NewSandbox) -> Result<Admitted> {
@@ -82,11 +91,7 @@ async fn admit_here(writer: &Connections, new: &NewSandbox) -> Result<bool> {
     let Lease { generation, expires_at, .. } = Lease::first(sandbox.id.as_str(), &here, now, placement.lease_ttl);
     let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let silent = i64::try_from(placement.stale_after.as_millis()).unwrap_or(i64::MAX);
-    let sql = format!(
-        "INSERT INTO admissions ({COLUMNS}, generation, lease_until, key, request) \
-         SELECT {VALUES}, $16, $17, $18, $19 {HERE} RETURNING id"
-    );
-    let stored = row(&sql, sandbox, egress, &here)
+    let stored = row(&ADMIT_HERE, sandbox, egress, &here)
         .bind(number(generation))
         .bind(ms(expires_at))
         .bind(key.as_ref().map(|key| &key.key))
