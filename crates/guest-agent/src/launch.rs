@@ -1,7 +1,7 @@
 //! The launcher: makes one native box and exits.
 //!
-//! Namespace work happens here, in a freshly executed process with one thread, and never in the
-//! server, which has many. The launcher clones the first process of the box as a child of the
+//! Namespace work happens here, in a process of its own with one thread, and never in the server,
+//! which has many. It may be started before there is a box to make. The launcher clones the first process of the box as a child of the
 //! *server* (`CLONE_PARENT`), gives it its ids, control groups and mounts, sends "go", and exits.
 //! The child builds the box's root, drops its capabilities and executes the agent.
 //!
@@ -35,8 +35,9 @@ use std::process::ExitCode;
 use guest_protocol::Launch;
 use rustix::io::Errno;
 
-use self::descriptors::take_descriptors;
-use self::order::report_failure;
+use self::descriptors::{Handed, take_descriptors};
+use self::order::{receive_listener, report_failure};
+use self::refused::Refused;
 pub(crate) use order::read_order;
 pub(crate) use privileges::{become_user, limit_resources};
 pub(crate) use process::start_time;
@@ -51,13 +52,21 @@ pub(crate) fn add_filter() -> Result<(), Errno> {
     syscall::install_filter(&seccomp::addition())
 }
 
-/// Runs the launcher on descriptors 0, 1 and 2.
+/// Runs the launcher.
 pub fn run() -> ExitCode {
-    let handed = match take_descriptors() {
-        Ok(handed) => handed,
+    let Ok((control, agent)) = take_descriptors() else {
         // The error cannot be reported: descriptor 0 is not the expected socket.
-        Err(_) => return ExitCode::FAILURE,
+        return ExitCode::FAILURE;
     };
+    let listener = match receive_listener(control.as_fd()) {
+        Ok(Some(listener)) => listener,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(errno) => {
+            report_failure(control.as_fd(), Refused { step: "receive the socket of the agent".to_owned(), errno });
+            return ExitCode::FAILURE;
+        }
+    };
+    let handed = Handed { control, listener, agent };
     let outcome = read_order(handed.control.as_fd()).and_then(|launch: Launch| parent::make(&launch, &handed));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,11 +1,12 @@
 //! Protocol between the `native` provider and the launcher, the mode of the agent binary that makes
 //! a box.
 //!
-//! The launcher is started with `launch` as its only argument and three descriptors. 0 is a socket
-//! that carries one line of JSON ([`Launch`]) and takes back lines of JSON ([`LaunchReport`]). 1 is
-//! the listening socket of the agent. 2 is the sealed file of the agent itself. End of file on 0
-//! means that the agent was executed, or, if no report came, that the launcher was killed from
-//! outside.
+//! The launcher is started with `launch` as its only argument and two descriptors: 0 is a socket, 2
+//! the sealed file of the agent. It may wait for its order as long as it likes, and ends if the
+//! socket is closed before. The order is one byte ([`LAUNCH_LISTENER`]), with which the listening
+//! socket of the agent comes as a descriptor, and one line of JSON ([`Launch`]). The launcher takes
+//! back lines of JSON ([`LaunchReport`]). End of file on 0 means that the agent was executed, or, if
+//! no report came, that the launcher was killed from outside.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,8 @@ use super::boot::Defaults;
 
 /// Longest line of either side, in bytes.
 pub const LAUNCH_LINE_BYTES_MAX: usize = 256 * 1024;
+/// Byte that carries the listening socket of the agent.
+pub const LAUNCH_LISTENER: u8 = b'l';
 
 /// Parameters of one box.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -100,7 +100,9 @@ pub use egress::{
     EgressAccept, EgressReason, EgressRefuse, EgressRow,
 };
 pub use failure::{Failure, FailureKind};
-pub use launch::{CgroupDir, LAUNCH_LINE_BYTES_MAX, Launch, LaunchReport, Overlay, Slot, SoftLimits, Storage};
+pub use launch::{
+    CgroupDir, LAUNCH_LINE_BYTES_MAX, LAUNCH_LISTENER, Launch, LaunchReport, Overlay, Slot, SoftLimits, Storage,
+};
 pub use listen::{
     LISTEN_CONNECTIONS_MAX, LISTEN_ROW_BYTES_MAX, LISTENERS_MAX, Listen, ListenAccept, ListenRefuse, ListenRow,
 };

@@ -25,6 +25,7 @@ pub(crate) mod powers;
 pub(crate) mod probe;
 pub(crate) mod process;
 pub(crate) mod record;
+pub(crate) mod refill;
 pub(crate) mod removals;
 mod slots;
 pub(crate) mod stats;

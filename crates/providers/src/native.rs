@@ -21,6 +21,7 @@ use crate::local::cgroup::Cgroups;
 use crate::local::fault::not_opened;
 use crate::local::folder::Folders;
 use crate::local::ids::IdPool;
+use crate::local::launcher::Launchers;
 use crate::local::parts::Parts;
 
 use backend::NativeBackend;
@@ -71,6 +72,7 @@ impl Native {
         let mut background = JoinSet::new();
         background.spawn(cpu_share::watch(cgroups.clone()));
         let transparent = config.transparent_egress;
-        Local::resume(NativeBackend { parts, cgroups, stock, transparent, _background: background }).await
+        let launchers = Launchers::new(parts.agent.clone(), parts.tasks.clone());
+        Local::resume(NativeBackend { parts, cgroups, stock, launchers, transparent, _background: background }).await
     }
 }

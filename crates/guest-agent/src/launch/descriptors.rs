@@ -11,24 +11,23 @@ use super::syscall;
 /// the agent.
 pub(super) const OWN_FDS_FROM: i32 = 16;
 
-/// Descriptors that the server passed to the launcher.
+/// Descriptors of the launcher that come from the server.
 pub(super) struct Handed {
     pub(super) control: OwnedFd,
     pub(super) listener: OwnedFd,
     pub(super) agent: OwnedFd,
 }
 
-/// Moves descriptors 0 to 2 to higher numbers.
-pub(super) fn take_descriptors() -> Result<Handed, Errno> {
+/// Moves the control socket and the agent's file, descriptors 0 and 2, to higher numbers.
+pub(super) fn take_descriptors() -> Result<(OwnedFd, OwnedFd), Errno> {
     let own = |fd: BorrowedFd<'_>| fcntl_dupfd_cloexec(fd, OWN_FDS_FROM);
-    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-    let handed = Handed { control: own(stdin.as_fd())?, listener: own(stdout.as_fd())?, agent: own(stderr.as_fd())? };
+    let taken = (own(std::io::stdin().as_fd())?, own(std::io::stderr().as_fd())?);
     // The socket must close when its last owner is gone, so no copy stays at 0.
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     for number in 0..=2 {
         syscall::duplicate_to(&null, number)?;
     }
-    Ok(handed)
+    Ok(taken)
 }
 
 /// Moves a descriptor to a number that the agent's descriptors do not use.

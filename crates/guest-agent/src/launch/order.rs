@@ -1,12 +1,35 @@
 //! The server's order to the launcher, and the reports about it.
 
-use std::os::fd::BorrowedFd;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use guest_protocol::{LAUNCH_LINE_BYTES_MAX, LaunchReport};
+use guest_protocol::{LAUNCH_LINE_BYTES_MAX, LAUNCH_LISTENER, LaunchReport};
 use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde::de::DeserializeOwned;
 
+use super::descriptors::own;
 use super::refused::{At, Refused};
+
+/// Waits for the listening socket of the agent, which comes before the order; `None` if the server
+/// has gone.
+pub(super) fn receive_listener(control: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let received = recvmsg(control, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let listener = ancillary.drain().find_map(|message| {
+        if let RecvAncillaryMessage::ScmRights(mut descriptors) = message { descriptors.next() } else { None }
+    });
+    match listener {
+        Some(listener) if byte == [LAUNCH_LISTENER] => own(listener).map(Some),
+        _ => Err(Errno::BADMSG),
+    }
+}
 
 /// Reads the order from the socket to the server.
 pub(crate) fn read_order<T: DeserializeOwned>(control: BorrowedFd<'_>) -> Result<T, Refused> {

@@ -1,6 +1,7 @@
 //! The first process of a box or a slot, as the launcher sees and reports it.
 
 use std::fs;
+use std::io::Write;
 use std::os::fd::AsFd;
 
 use guest_protocol::{Launch, LaunchReport};
@@ -20,7 +21,10 @@ pub(super) fn report_pid(handed: &Handed, pid: Pid) -> Result<(), Refused> {
 /// distinguishes it from a later process with the same pid.
 pub(super) fn record(launch: &Launch, pid: Pid) -> Result<(), Refused> {
     let started = start_time(pid)?;
-    fs::write(format!("{}/pid", launch.dir), format!("{pid} {started}\n")).at("record the pid")
+    // The file may be there and is empty. To truncate it would make ext4 choose blocks as it is closed.
+    let mut file = fs::OpenOptions::new();
+    let file = file.write(true).create(true).truncate(false).open(format!("{}/pid", launch.dir));
+    file.and_then(|mut file| file.write_all(format!("{pid} {started}\n").as_bytes())).at("record the pid")
 }
 
 /// Returns the start time of a process, in clock ticks since boot.

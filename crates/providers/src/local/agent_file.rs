@@ -32,7 +32,7 @@ pub(crate) fn agent_version() -> String {
 
 /// Agent in memory, sealed: a box executes this very file, and even root cannot write to it, not
 /// through `/proc/<pid>/exe` either.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct AgentFile {
     file: Arc<OwnedFd>,
     /// True if the file's owner cannot remove its executable mode.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::{Future, ready};
 use std::io;
+use std::os::unix::net::UnixListener;
 
 use guest_protocol::CgroupDir;
 
@@ -119,9 +120,10 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
         Vec::new()
     }
 
-    /// Makes the folder of a box, which must not exist yet.
-    fn make_folder(&self, folder: &BoxFolder) -> io::Result<()> {
-        folder.make()
+    /// Makes the folder of a box, which must not exist yet, with the socket of its agent.
+    fn make_folder(&self, folder: &BoxFolder) -> io::Result<UnixListener> {
+        folder.make()?;
+        folder.listen()
     }
 
     /// Makes files and control groups of a box whose record is written. `id_base` is the first of
@@ -134,7 +136,12 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Starts the box, and connects to its agent. The first process is recorded in the folder
     /// before it runs.
-    fn launch(&self, folder: &BoxFolder, order: Self::Order) -> impl Future<Output = Result<Running>> + Send;
+    fn launch(
+        &self,
+        folder: &BoxFolder,
+        listener: UnixListener,
+        order: Self::Order,
+    ) -> impl Future<Output = Result<Running>> + Send;
 
     /// Opens another connection to the agent of a running box.
     fn dial(&self, folder: &BoxFolder) -> impl Future<Output = Result<AgentGuest>> + Send {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use domain::Resources;
 
 use super::backend::Backend;
-use super::fault::{not_made, not_removed, not_written};
+use super::fault::{not_removed, not_written};
 use super::folder::BoxFolder;
 use super::ids::IdPool;
 use super::plan::{BoxPlan, Kind, Made};
@@ -15,7 +15,7 @@ use super::probe::{LIFETIME, probe_id};
 use super::process::Process;
 use super::record::Record;
 use super::removals::Removals;
-use crate::{Error, Phase, Result};
+use crate::{Phase, Result};
 
 /// Limit for a killed box to end. Its processes may be blocked in the kernel, writing to a slow
 /// disk.
@@ -25,15 +25,11 @@ const END_WAIT: Duration = Duration::from_secs(20);
 /// folder and everything that it records.
 pub(crate) async fn make<B: Backend>(backend: &B, plan: &BoxPlan<'_, B::Capabilities>) -> Result<Made> {
     let begin = Instant::now();
-    backend.make_folder(&plan.folder).map_err(not_written)?;
+    let listener = backend.make_folder(&plan.folder).map_err(not_written)?;
     let id_base = record(backend, plan)?;
     let order = backend.prepare(plan, id_base).await?;
     let files_took = begin.elapsed();
-    let running = backend.launch(&plan.folder, order).await?;
-    let process = match plan.folder.pid() {
-        Some((pid, started)) => Process::find(pid, started).map_err(not_made)?.ok_or(Error::Gone)?,
-        None => return Err(not_made("the launcher recorded no process")),
-    };
+    let running = backend.launch(&plan.folder, listener, order).await?;
     let launch_took = running.launched.saturating_duration_since(begin);
     let agent_took = begin.elapsed().saturating_sub(launch_took);
     let (image_took, box_took) = if B::COPIES_IMAGE {
@@ -43,7 +39,7 @@ pub(crate) async fn make<B: Backend>(backend: &B, plan: &BoxPlan<'_, B::Capabili
     };
     let took = [("image", image_took), ("box", Some(box_took)), ("agent", Some(agent_took))];
     let phases = took.into_iter().filter_map(|(name, took)| Some(Phase { name, took: took? })).collect();
-    Ok(Made { process, guest: running.guest, phases, shares_devices: running.shares_devices })
+    Ok(Made { process: running.process, guest: running.guest, phases, shares_devices: running.shares_devices })
 }
 
 /// Takes ids, and records what will belong to the box. Returns the first id.

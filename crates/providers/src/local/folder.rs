@@ -17,6 +17,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use domain::SandboxId;
@@ -113,9 +114,11 @@ impl BoxFolder {
         [RECORD, PID].into_iter().try_for_each(|name| fs::write(self.0.join(name), []))
     }
 
-    /// Writes the record, readable by the server's user only.
+    /// Writes the record, once, readable by the server's user only.
     pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK | NO_LINK;
+        // The file may be there and is empty. To truncate it would make ext4 choose blocks as it is
+        // closed.
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | NO_LINK;
         let file = openat(self.open()?, RECORD, flags, Mode::RUSR | Mode::WUSR)?;
         File::from(file).write_all(&serde_json::to_vec(record)?)
     }
@@ -153,10 +156,12 @@ impl BoxFolder {
     }
 
     /// Binds the socket of the agent, which must not exist yet.
-    pub(crate) fn listen(&self) -> io::Result<std::os::unix::net::UnixListener> {
+    pub(crate) fn listen(&self) -> io::Result<UnixListener> {
         let dir = self.open()?;
         // A socket's name holds 107 bytes; a data folder's path may be longer.
-        std::os::unix::net::UnixListener::bind(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()))
+        let listener = UnixListener::bind(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()))?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
     }
 
     /// Connects to the agent's socket. Anything else in its place is refused.
@@ -223,7 +228,7 @@ mod test {
         assert_eq!((folder.read(), folder.pid()), (None, None));
         assert!(folder.write(&Record::new(Vec::new())).is_err() && fs::read(&secret).unwrap() == record);
         let elsewhere = temp.path().join("elsewhere.sock");
-        let listener = std::os::unix::net::UnixListener::bind(&elsewhere).unwrap();
+        let listener = UnixListener::bind(&elsewhere).unwrap();
         listener.set_nonblocking(true).unwrap();
         symlink(&elsewhere, folder.path().join(SOCKET)).unwrap();
         assert!(folder.connect().await.is_err());

@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use crate::local::cgroup::{self, Cgroups, CpuWeight};
 use crate::local::fault::{not_made, not_written};
 use crate::local::folder::BoxFolder;
 use crate::local::host_rootfs::{HOSTNAME, ROOT_OVERLAY, overlay_of};
-use crate::local::launcher;
+use crate::local::launcher::Launchers;
 use crate::local::parts::Parts;
 use crate::local::plan::{BoxPlan, Kind};
 use crate::local::probe::Probe;
@@ -48,6 +49,7 @@ pub struct NativeBackend {
     pub(super) parts: Parts,
     pub(super) cgroups: Cgroups,
     pub(super) stock: PreparedDirs,
+    pub(super) launchers: Launchers,
     /// True if connections out of boxes are led to their agents.
     pub(super) transparent: bool,
     /// Background tasks, aborted when the provider is dropped.
@@ -122,7 +124,7 @@ impl Backend for NativeBackend {
         }
     }
 
-    fn make_folder(&self, folder: &BoxFolder) -> io::Result<()> {
+    fn make_folder(&self, folder: &BoxFolder) -> io::Result<UnixListener> {
         self.stock.take(folder)
     }
 
@@ -167,10 +169,10 @@ impl Backend for NativeBackend {
         })
     }
 
-    async fn launch(&self, folder: &BoxFolder, order: Launch) -> Result<Running> {
-        let launch = |listener| launcher::launch(&self.parts.agent, listener, &order);
-        let running = agent_socket::run(folder, launch).await?;
+    async fn launch(&self, folder: &BoxFolder, listener: UnixListener, order: Launch) -> Result<Running> {
+        let running = agent_socket::run(folder, self.launchers.launch(listener, &order)).await?;
         self.stock.refill();
+        self.launchers.refill();
         Ok(running)
     }
 

@@ -1,8 +1,9 @@
-//! Folders prepared in advance for boxes. Creating files takes time while a caller waits, the
+//! Folders prepared in advance for boxes, with the sockets of their agents. Creating files takes time while a caller waits, the
 //! more after many were removed.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::local::folder::BoxFolder;
 use crate::local::parts::Parts;
+use crate::local::refill::refill_soon;
 use crate::local::removals::Removals;
 
 /// Most folders kept ready. A larger burst makes its folders on demand.
@@ -33,9 +35,16 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    ready: Vec<PathBuf>,
+    ready: Vec<Ready>,
     made: u64,
     is_filling: bool,
+}
+
+/// Folder of no box yet, and the socket in it.
+#[derive(Debug)]
+struct Ready {
+    path: PathBuf,
+    listener: UnixListener,
 }
 
 impl Shared {
@@ -57,16 +66,18 @@ impl Shared {
             };
             let made = self.make(&path);
             let mut state = self.state();
-            if let Err(error) = made {
-                state.is_filling = false;
-                tracing::debug!(%error, "cannot make a folder in advance");
-                return;
+            match made {
+                Ok(listener) => state.ready.push(Ready { path, listener }),
+                Err(error) => {
+                    state.is_filling = false;
+                    tracing::debug!(%error, "cannot make a folder in advance");
+                    return;
+                }
             }
-            state.ready.push(path);
         }
     }
 
-    fn make(&self, path: &Path) -> io::Result<()> {
+    fn make(&self, path: &Path) -> io::Result<UnixListener> {
         let folder = BoxFolder::at(path.to_owned());
         folder.make()?;
         folder.touch()?;
@@ -78,7 +89,7 @@ impl Shared {
                 open_dir(&layers.join(overlay).join(part))?;
             }
         }
-        Ok(())
+        folder.listen()
     }
 }
 
@@ -112,18 +123,21 @@ impl PreparedDirs {
         Self { shared: Arc::new(Shared { dir, overlays, state: Mutex::default() }), tasks }
     }
 
-    /// Makes `folder`, from a ready one if there is any.
+    /// Makes `folder`, from a ready one if there is any, and returns the socket in it.
     ///
     /// # Errors
     /// If the folder cannot be made, or is there already.
-    pub(super) fn take(&self, folder: &BoxFolder) -> io::Result<()> {
+    pub(super) fn take(&self, folder: &BoxFolder) -> io::Result<UnixListener> {
         loop {
-            let Some(ready) = self.shared.state().ready.pop() else { return folder.make() };
+            let Some(Ready { path, listener }) = self.shared.state().ready.pop() else {
+                folder.make()?;
+                return folder.listen();
+            };
             // Renaming replaces an empty directory only, and a box's never is.
-            match std::fs::rename(ready, folder.path()) {
+            match std::fs::rename(path, folder.path()) {
                 // Removed from outside, for example by a later server.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                taken => return taken,
+                taken => return taken.map(|()| listener),
             }
         }
     }
@@ -136,7 +150,7 @@ impl PreparedDirs {
         }
         state.is_filling = true;
         let shared = Arc::clone(&self.shared);
-        self.tasks.spawn_blocking(move || shared.fill());
+        refill_soon(&self.tasks, move || shared.fill());
     }
 }
 
@@ -160,9 +174,11 @@ mod test {
             tasks.wait().await;
             assert_eq!(std::fs::read_dir(&base).unwrap().count(), READY_MAX);
             let folder = BoxFolder::at(dir.path().join("b"));
-            stock.take(&folder).unwrap();
+            let listener = stock.take(&folder).unwrap();
             assert!(layers(&folder).join("usr/work").is_dir());
             assert_eq!((folder.read(), folder.pid()), (None, None), "it says nothing of a box yet");
+            let _connected = folder.connect().await.unwrap();
+            assert!(listener.accept().is_ok(), "the socket has moved with its folder");
             host_disk::remove_tree(folder.path()).unwrap();
         }
         host_disk::remove_tree(&base).unwrap();

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use domain::Resources;
@@ -97,8 +98,8 @@ impl Backend for ProotBackend {
         Ok(self.order(plan, id))
     }
 
-    async fn launch(&self, folder: &BoxFolder, order: Trace) -> Result<Running> {
-        agent_socket::run(folder, |listener| tracer::trace(&self.parts.agent, listener, &order)).await
+    async fn launch(&self, folder: &BoxFolder, listener: UnixListener, order: Trace) -> Result<Running> {
+        agent_socket::run(folder, tracer::trace(&self.parts.agent, listener, &order)).await
     }
 
     async fn kill(&self, folder: &BoxFolder, record: &Record, _process: Option<&Process>) -> io::Result<()> {

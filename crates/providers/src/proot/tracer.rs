@@ -10,7 +10,7 @@ use guest_protocol::{Sweep, Trace};
 use tokio::io::AsyncWriteExt;
 
 use crate::local::agent_file::AgentFile;
-use crate::local::launcher::{LAUNCH_WAIT, LaunchError, Launched, control, outcome, talk};
+use crate::local::launcher::{LAUNCH_WAIT, LaunchError, Launched, control, talk};
 
 /// Limit for the sweep mode, which gives up earlier by itself.
 const SWEEP_WAIT: Duration = Duration::from_secs(15);
@@ -27,7 +27,7 @@ pub(super) async fn trace(agent: &AgentFile, listener: UnixListener, trace: &Tra
     };
     let talked = tokio::time::timeout(LAUNCH_WAIT, talk(&mut control, trace)).await;
     let talked = talked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(LaunchError::from);
-    match talked.and_then(|reports| outcome(&reports)) {
+    match talked.and_then(|reports| Launched::done(&reports)) {
         Ok(launched) => Ok(launched),
         Err(error) => {
             drop(control);
