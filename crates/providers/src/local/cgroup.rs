@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use domain::{Resources, SandboxId, StoreId};
 use guest_protocol::{CgroupDir, SoftLimits};
+use rustix::io::Errno;
 
 use crate::BoxStats;
 
@@ -40,10 +41,35 @@ const BUSY_MAX: Duration = Duration::from_secs(5);
 /// Parent groups of the boxes of this store.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cgroups {
-    /// Folder of the store, whether it is version 2, and its controllers.
-    parents: Vec<(PathBuf, bool, Vec<Controller>)>,
+    parents: Vec<Parent>,
     /// Missing limits, a sentence each.
     pub(crate) missing: Vec<String>,
+}
+
+/// Group of a store in one hierarchy, below which the groups of its boxes lie.
+#[derive(Debug, Clone)]
+struct Parent {
+    dir: PathBuf,
+    hierarchy: Hierarchy,
+}
+
+impl Parent {
+    fn has(&self, controller: Controller) -> bool {
+        self.hierarchy.controllers.contains(&controller)
+    }
+
+    /// Makes the group, with limits for those below it.
+    fn make(&self) -> io::Result<()> {
+        tree::make_dir_and_parents(&self.dir)?;
+        let Hierarchy { base, v2, controllers } = &self.hierarchy;
+        if *v2 {
+            tree::delegate(base, controllers)?;
+            // From the top: a group can pass on only what it has got.
+            let mut inner = self.dir.parent().into_iter().chain([self.dir.as_path()]);
+            inner.try_for_each(|dir| tree::enable(dir, controllers))?;
+        }
+        Ok(())
+    }
 }
 
 impl Cgroups {
@@ -54,17 +80,17 @@ impl Cgroups {
         let hierarchies = tree::hierarchies(parent);
         for hierarchy in &hierarchies {
             match prepare(hierarchy, store) {
-                Ok(dir) => cgroups.parents.push((dir, hierarchy.v2, hierarchy.controllers.clone())),
+                Ok(parent) => cgroups.parents.push(parent),
                 Err(error) => cgroups.missing.push(format!(
                     "Control groups below {} cannot be used ({error}): run the server as root or delegate a group to it.",
                     hierarchy.base.display()
                 )),
             }
         }
-        let uncounted = |(dir, v2, held): &&(PathBuf, bool, Vec<Controller>)| {
-            !v2 && held.contains(&Controller::Memory) && !dir.join(SOCKET_LIMIT).exists()
+        let uncounted = |parent: &&Parent| {
+            !parent.hierarchy.v2 && parent.has(Controller::Memory) && !parent.dir.join(SOCKET_LIMIT).exists()
         };
-        if let Some((dir, ..)) = cgroups.parents.iter().find(uncounted) {
+        if let Some(Parent { dir, .. }) = cgroups.parents.iter().find(uncounted) {
             cgroups.missing.push(format!(
                 "The control group {} has no {SOCKET_LIMIT}, so buffers of sockets count to no limit of a box: use \
                  control groups of version 2, where they count as its memory.",
@@ -83,19 +109,19 @@ impl Cgroups {
     }
 
     pub(crate) fn has(&self, controller: Controller) -> bool {
-        self.parents.iter().any(|(_, _, controllers)| controllers.contains(&controller))
+        self.parents.iter().any(|parent| parent.has(controller))
     }
 
     /// Returns whether groups of boxes can be frozen: in version 2 each can.
     pub(crate) fn can_freeze(&self) -> bool {
-        self.parents.iter().any(|(_, v2, controllers)| *v2 || controllers.contains(&Controller::Freezer))
+        self.parents.iter().any(|parent| parent.hierarchy.v2 || parent.has(Controller::Freezer))
     }
 
     /// Returns the control groups that a box would have.
     pub(crate) fn of(&self, id: &SandboxId) -> Vec<CgroupDir> {
-        let of = |(dir, v2, _): &(PathBuf, bool, _)| CgroupDir {
-            path: dir.join(id.as_str()).display().to_string(),
-            v2: *v2,
+        let of = |parent: &Parent| CgroupDir {
+            path: parent.dir.join(id.as_str()).display().to_string(),
+            v2: parent.hierarchy.v2,
         };
         self.parents.iter().map(of).collect()
     }
@@ -107,13 +133,17 @@ impl Cgroups {
 
     /// Makes the groups of a box or a slot and sets their limits.
     pub(crate) fn make(&self, groups: &[CgroupDir], resources: &Resources) -> io::Result<()> {
-        for ((_, v2, controllers), group) in self.parents.iter().zip(groups) {
+        for (parent, group) in self.parents.iter().zip(groups) {
             let dir = Path::new(&group.path);
-            // Another server may have removed the empty parents.
-            tree::make_dir(dir)
-                .or_else(|error| if error.kind() == io::ErrorKind::NotFound { make_dirs(dir) } else { Err(error) })?;
-            for controller in controllers {
-                limit(dir, *v2, *controller, resources)?;
+            // Another server may have removed the empty parents, and may do so again.
+            retrying(|attempt| {
+                if attempt > 0 {
+                    parent.make()?;
+                }
+                tree::make_dir(dir)
+            })?;
+            for controller in &parent.hierarchy.controllers {
+                limit(dir, parent.hierarchy.v2, *controller, resources)?;
             }
         }
         Ok(())
@@ -121,9 +151,9 @@ impl Cgroups {
 
     /// Enables groups below `groups`, and returns those that the first process of the box joins.
     pub(crate) fn divide(&self, groups: Vec<CgroupDir>) -> io::Result<Vec<CgroupDir>> {
-        for ((_, v2, controllers), group) in self.parents.iter().zip(&groups) {
-            if *v2 {
-                tree::enable(Path::new(&group.path), controllers)?;
+        for (Parent { hierarchy, .. }, group) in self.parents.iter().zip(&groups) {
+            if hierarchy.v2 {
+                tree::enable(Path::new(&group.path), &hierarchy.controllers)?;
             }
         }
         let leaves = below(groups, OWN_LEAF);
@@ -133,9 +163,8 @@ impl Cgroups {
 
     /// Returns the file that counts kills by the memory limit of `groups`.
     pub(crate) fn oom_events(&self, groups: &[CgroupDir]) -> Option<String> {
-        let held = |(_, _, controllers): &&(PathBuf, bool, Vec<Controller>)| controllers.contains(&Controller::Memory);
-        let ((_, v2, _), group) = self.parents.iter().zip(groups).find(|(parent, _)| held(parent))?;
-        let file = if *v2 { "memory.events" } else { "memory.oom_control" };
+        let (parent, group) = self.parents.iter().zip(groups).find(|(parent, _)| parent.has(Controller::Memory))?;
+        let file = if parent.hierarchy.v2 { "memory.events" } else { "memory.oom_control" };
         Some(format!("{}/{file}", group.path))
     }
 
@@ -152,26 +181,27 @@ impl Cgroups {
     /// Returns the processor time that each box has used so far, in microseconds, by the name of
     /// its group; empty where it is not counted.
     pub(crate) fn cpu_usages(&self) -> Vec<(String, u64)> {
-        let counts = |(_, v2, controllers): &&(PathBuf, bool, Vec<Controller>)| {
-            controllers.contains(if *v2 { &Controller::Cpu } else { &Controller::CpuUsage })
+        let counts =
+            |parent: &&Parent| parent.has(if parent.hierarchy.v2 { Controller::Cpu } else { Controller::CpuUsage });
+        let Some(Parent { dir, hierarchy }) = self.parents.iter().find(counts) else { return Vec::new() };
+        let groups = fs::read_dir(dir).into_iter().flatten().flatten();
+        let usage = |group: fs::DirEntry| {
+            Some((group.file_name().into_string().ok()?, cpu_usage(&group.path(), hierarchy.v2)?))
         };
-        let Some((parent, v2, _)) = self.parents.iter().find(counts) else { return Vec::new() };
-        let groups = fs::read_dir(parent).into_iter().flatten().flatten();
-        let usage = |group: fs::DirEntry| Some((group.file_name().into_string().ok()?, cpu_usage(&group.path(), *v2)?));
         groups.filter_map(usage).collect()
     }
 
     /// Sets the share of processors that a box gets where boxes compete for them.
     pub(crate) fn weigh(&self, group: &str, weight: CpuWeight) -> io::Result<()> {
-        let holds = |(_, _, controllers): &&(PathBuf, bool, Vec<Controller>)| controllers.contains(&Controller::Cpu);
-        let Some((parent, v2, _)) = self.parents.iter().find(holds) else { return Ok(()) };
-        let group = parent.join(group);
+        let holds = self.parents.iter().find(|parent| parent.has(Controller::Cpu));
+        let Some(Parent { dir, hierarchy }) = holds else { return Ok(()) };
+        let group = dir.join(group);
         match fs::write(group.join("cpu.idle"), if weight == CpuWeight::Low { "1" } else { "0" }) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        let (file, value) = match (v2, weight) {
+        let (file, value) = match (hierarchy.v2, weight) {
             (false, CpuWeight::Usual) => ("cpu.shares", "1024"),
             (false, CpuWeight::Low) => ("cpu.shares", "32"),
             (true, CpuWeight::Usual) => ("cpu.weight", "100"),
@@ -182,8 +212,8 @@ impl Cgroups {
 
     /// Removes the store's folders if no box is left in them.
     pub(crate) fn tidy(&self) {
-        for (dir, _, _) in &self.parents {
-            for dir in dir.ancestors().take(2) {
+        for parent in &self.parents {
+            for dir in parent.dir.ancestors().take(2) {
                 let _ = fs::remove_dir(dir);
             }
         }
@@ -248,35 +278,39 @@ fn with_inner(group: &CgroupDir) -> Vec<PathBuf> {
     all
 }
 
-/// Makes a group and its parents. Retries, since another server may remove empty parents in
-/// between.
-fn make_dirs(dir: &Path) -> io::Result<()> {
+/// Runs `make` again, with the number of its attempt, while a group that it needs is not there:
+/// another server removes empty parents in between.
+fn retrying(mut make: impl FnMut(usize) -> io::Result<()>) -> io::Result<()> {
     const ATTEMPTS_MAX: usize = 20;
     let mut outcome = Ok(());
-    for _ in 0..ATTEMPTS_MAX {
-        outcome = tree::make_dir_and_parents(dir);
-        if !matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::NotFound) {
+    for attempt in 0..ATTEMPTS_MAX {
+        outcome = make(attempt);
+        // The latter where the group goes while one of its files is open.
+        let is_gone =
+            |error: &io::Error| [Some(Errno::NOENT), Some(Errno::NODEV)].contains(&Errno::from_io_error(error));
+        if !outcome.as_ref().is_err_and(is_gone) {
             break;
         }
     }
     outcome
 }
 
-fn prepare(hierarchy: &Hierarchy, store: &StoreId) -> io::Result<PathBuf> {
-    let top = hierarchy.base.join("tidebox");
-    let dir = top.join(store.as_str());
-    make_dirs(&dir)?;
-    if hierarchy.v2 {
-        tree::delegate(&hierarchy.base, &hierarchy.controllers)?;
-        tree::enable(&top, &hierarchy.controllers)?;
-        tree::enable(&dir, &hierarchy.controllers)?;
-    }
-    let probe = dir.join("probe");
-    tree::make_dir_and_parents(&probe)?;
+fn prepare(hierarchy: &Hierarchy, store: &StoreId) -> io::Result<Parent> {
+    let dir = hierarchy.base.join("tidebox").join(store.as_str());
+    let parent = Parent { dir, hierarchy: hierarchy.clone() };
+    let probe = parent.dir.join("probe");
+    retrying(|_| {
+        parent.make()?;
+        match tree::make_dir(&probe) {
+            // Left by a server that was killed.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made,
+        }
+    })?;
     let size = Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 16 };
     let works = hierarchy.controllers.iter().try_for_each(|controller| limit(&probe, hierarchy.v2, *controller, &size));
     fs::remove_dir(&probe)?;
-    works.map(|()| dir)
+    works.map(|()| parent)
 }
 
 fn limit(dir: &Path, v2: bool, controller: Controller, resources: &Resources) -> io::Result<()> {

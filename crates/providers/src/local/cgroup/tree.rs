@@ -14,7 +14,7 @@ const SERVER_LEAF: &str = "tidebox-server";
 const GROUP_MODE: u32 = 0o755;
 
 /// Mounted hierarchy with a controller that boxes need.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hierarchy {
     /// Group below which the server makes its own.
     pub(super) base: PathBuf,
