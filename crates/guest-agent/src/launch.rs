@@ -1,9 +1,10 @@
 //! The launcher: makes one native box and exits.
 //!
 //! Namespace work happens here, in a process of its own with one thread, and never in the server,
-//! which has many. It may be started before there is a box to make. The launcher clones the first process of the box as a child of the
-//! *server* (`CLONE_PARENT`), gives it its ids, control groups and mounts, sends "go", and exits.
-//! The child builds the box's root, drops its capabilities and executes the agent.
+//! which has many. It may be started before there is a box to make. The launcher clones the first
+//! process of the box as a child of the *server* (`CLONE_PARENT`), gives it its ids, control groups
+//! and mounts, sends "go", and exits. The child builds the box's root, drops its capabilities and
+//! executes the agent.
 //!
 //! The order makes this safe: the pid is on disk before the box runs anything, and a child that
 //! never receives "go" reads end of file and exits.

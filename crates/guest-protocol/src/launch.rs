@@ -2,9 +2,9 @@
 //! a box.
 //!
 //! The launcher is started with `launch` as its only argument and two descriptors: 0 is a socket, 2
-//! the sealed file of the agent. It may wait for its order as long as it likes, and ends if the
+//! the sealed file of the agent. It waits for its order without a limit, and ends if the
 //! socket is closed before. The order is one byte ([`LAUNCH_LISTENER`]), with which the listening
-//! socket of the agent comes as a descriptor, and one line of JSON ([`Launch`]). The launcher takes
+//! socket of the agent comes as a descriptor, and one line of JSON ([`Launch`]). The launcher sends
 //! back lines of JSON ([`LaunchReport`]). End of file on 0 means that the agent was executed, or, if
 //! no report came, that the launcher was killed from outside.
 

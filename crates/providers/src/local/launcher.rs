@@ -164,7 +164,7 @@ impl Launchers {
 struct Launcher {
     child: Child,
     control: UnixStream,
-    /// What it has reported.
+    /// Its reports so far.
     reports: Vec<u8>,
 }
 
