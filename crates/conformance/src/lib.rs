@@ -33,6 +33,7 @@ mod tree;
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 
 use tokio::task::JoinSet;
 
@@ -114,8 +115,19 @@ pub async fn run(subject: Subject) -> Report {
     let (passed, skipped, failed) = (report.passed.len(), report.skipped.len(), report.failed.len());
     say(&format!("{}: {passed} hold, {failed} do not, {skipped} skipped", subject.provider().name()));
     say(&report.row(subject.provider().name()));
-    assert!(report.failed.is_empty(), "{:#?}", report.failed);
+    if !report.failed.is_empty() {
+        fail(&report);
+    }
     report
+}
+
+/// Prints what failed once more, and fails the test. The failures are then the last lines of what a
+/// long run has printed, which a backtrace would follow.
+fn fail(report: &Report) -> ! {
+    for (name, seen) in &report.failed {
+        say(&format!("FAILED   {name}: {seen}"));
+    }
+    resume_unwind(Box::new("cases of the suite failed"))
 }
 
 async fn run_case(subject: &Subject, case: &Case) -> Result<(), String> {

@@ -44,9 +44,10 @@ fn cpu(stats: &BoxStats) -> Duration {
 /// to nothing.
 async fn check_work<F: Future<Output = Vec<BoxStats>>>(busy: &Inside, look: impl Fn() -> F) {
     let before = look().await;
-    assert_eq!(busy.sh(WORK).await.code(), 0);
-    // Another service may answer with a look of shortly before.
+    // Another service may answer with a look of shortly before, and the end of a start weighs more
+    // where the machine is slow.
     eventually("the work is counted", || async {
+        assert_eq!(busy.sh(WORK).await.code(), 0);
         let after = look().await;
         let took = |at: usize| cpu(&after[at]).saturating_sub(cpu(&before[at]));
         took(0) >= Duration::from_millis(50) && took(1) * 4 < took(0)

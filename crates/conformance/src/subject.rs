@@ -15,12 +15,12 @@ use providers::{
     ByteStream, Chain, Command, Error, ExitStatus, Guest, OutputEvent, Pauses, Provider, Result, Slots, Spec,
 };
 
-/// Deadline of commands that should end by themselves.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// Deadline of commands that should end by themselves. It bounds what hangs, and measures nothing.
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// The most retries of a stop while the backend does not answer in time.
 const STOPS_MAX: usize = 3;
-/// The longest wait for a condition.
-const EVENTUALLY: Duration = Duration::from_secs(10);
+/// The longest wait for a condition. It bounds what hangs, and measures nothing.
+pub(super) const EVENTUALLY: Duration = Duration::from_secs(60);
 
 /// Features of a provider that some cases need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

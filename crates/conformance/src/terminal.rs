@@ -252,7 +252,7 @@ async fn terminal_output(subject: Subject) {
 async fn terminal_timeout(subject: Subject) {
     let inside = subject.start().await;
     let script = "trap '' INT TERM HUP; echo before; while :; do sleep 1; done";
-    let command = Command { timeout: Duration::from_millis(500), ..on_terminal(sh(script)) };
+    let command = Command { timeout: Duration::from_secs(1), ..on_terminal(sh(script)) };
     let ran = soon("a command past its deadline", inside.run(command)).await;
     assert_eq!((ran.code(), ran.exit.timed_out, ran.text()), (124, true, "before\r\n"));
 }
