@@ -146,6 +146,50 @@ impl fmt::Debug for SandboxId {
     }
 }
 
+/// Identifier of a snapshot: `snap-` and 16 characters of lower-case base32, which are 80 random bits.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SnapshotId(String);
+
+/// A text that is not a snapshot id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a snapshot id")]
+pub struct InvalidSnapshotId;
+
+impl SnapshotId {
+    /// Makes an id of 80 random bits.
+    #[must_use]
+    pub fn from_entropy(entropy: [u8; 10]) -> Self {
+        Self(format!("snap-{}", base32(&entropy)))
+    }
+
+    /// Reads an id. Accepts exactly the texts that [`SnapshotId::from_entropy`] makes, so that an id
+    /// is safe as the name of a directory.
+    ///
+    /// # Errors
+    /// [`InvalidSnapshotId`] for anything else.
+    pub fn parse(text: &str) -> Result<Self, InvalidSnapshotId> {
+        is_token(text, "snap-").then(|| Self(text.to_owned())).ok_or(InvalidSnapshotId)
+    }
+
+    /// Returns the id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SnapshotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for SnapshotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Identifier of a store. Removal of orphans touches only boxes that carry their own store's id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StoreId(String);

@@ -31,7 +31,7 @@
 //!   [`Lease`] on the sandbox.
 //! - Life: a [`State`] and the [`Event`]s that change it; a [`StopReason`] ends it.
 //!
-//! Identifiers are [`SandboxId`], [`OwnerId`], [`WorkerId`] and [`StoreId`].
+//! Identifiers are [`SandboxId`], [`SnapshotId`], [`OwnerId`], [`WorkerId`] and [`StoreId`].
 
 #![warn(missing_docs)]
 
@@ -67,7 +67,9 @@ pub use egress::{
     HostError, InvalidBinding, InvalidEgress, Network, SandboxEgress, SecretBinding, SecretForm, SecretName, SecretUse,
     SecretUseError, SpecialAddress, Target, TargetError, Targets, decide_address, decide_host, special,
 };
-pub use identity::{InvalidOwner, InvalidSandboxId, OwnerId, SandboxId, StoreId, base32};
+pub use identity::{
+    InvalidOwner, InvalidSandboxId, InvalidSnapshotId, OwnerId, SandboxId, SnapshotId, StoreId, base32,
+};
 pub use jiff::Timestamp;
 pub use lease::{Lease, LeaseRefused};
 pub use limits::{AboveMaximum, Limits};

@@ -43,6 +43,7 @@ use self::boxes::Starting;
 use self::guest::CustomGuest;
 pub use self::labels::{ID_LABEL, STORE_LABEL};
 use self::remote::Remote;
+use crate::snapshots::check_snapshot;
 use crate::{
     BoxStats, Chain, Error, Facts, Found, Guest, Health, ImageSource, Pauses, Phase, Provider, Result, Spec, Started,
 };
@@ -191,6 +192,7 @@ impl Provider for Custom {
     /// Checks the labels, and that one policy on connections is enough. Images and sizes are known
     /// to the remote service alone, which checks them in the start.
     fn check(&self, spec: &Spec) -> Result<()> {
+        check_snapshot(self, spec)?;
         if spec.egress.len() > 1 {
             return Err(Error::NotSupported(format!(
                 "the provider `{}` takes one egress policy, and the sandbox has its own and that of its template; \

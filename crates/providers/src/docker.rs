@@ -42,6 +42,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::agent::AgentGuest;
+use crate::snapshots::check_snapshot;
 use crate::{
     Backend, BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Isolation, KernelShare,
     LimitKind, Pauses, Phase, Provider, Result, Spec, Started,
@@ -484,6 +485,7 @@ impl Provider for Docker {
     /// Checks only the name and `disk_mb`: [`Provider::start`] finds out whether the Engine or a
     /// registry has the image.
     fn check(&self, spec: &Spec) -> Result<()> {
+        check_snapshot(self, spec)?;
         image::name_of(&spec.image)?;
         let bounds_disk = self.inner.engine.about().is_none_or(|about| about.bounds_disk);
         if spec.resources.disk_mb > 0 && !bounds_disk { Err(no_disk_bound()) } else { Ok(()) }

@@ -35,12 +35,13 @@ pub mod proot;
 mod provider;
 mod signal;
 mod slots;
+mod snapshots;
 mod spec;
 mod stats;
 
 pub use default_image::default_image;
 pub use disk::BoxDisk;
-pub use domain::{Chain, SandboxId, StoreId};
+pub use domain::{Chain, SandboxId, SnapshotId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{
     AMENDED_BYTES_MAX, Amend, AmendFailure, Amended, Attributes, ByteStream, CHOSEN_BYTES_MAX, CHOSEN_PATHS_MAX,
@@ -62,5 +63,6 @@ pub use process::{
 pub use provider::{Backend, Facts, Health, ImageSource, Isolation, LimitKind, Provider, capabilities};
 pub use signal::Signal;
 pub use slots::Slots;
+pub use snapshots::{Snapshots, Taken};
 pub use spec::{Found, Phase, Spec, Started};
 pub use stats::{BoxStats, EgressBytes};

@@ -41,6 +41,7 @@ use domain::SandboxId;
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
+use crate::snapshots::check_snapshot;
 use crate::{
     BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Pauses, Provider,
     Result, Slots, Spec, Started,
@@ -321,6 +322,7 @@ impl<B: Backend> Provider for Local<B> {
     }
 
     fn check(&self, spec: &Spec) -> Result<()> {
+        check_snapshot(self, spec)?;
         image::check(B::NAME, self.inner.backend.parts().images.as_ref(), spec)?;
         self.inner.backend.check(spec, self.inner.can())
     }

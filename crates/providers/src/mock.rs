@@ -49,6 +49,7 @@ use self::faults::Faults;
 pub use self::fs::Now;
 use self::guest::MockGuest;
 pub use self::shell::COMMANDS;
+use crate::snapshots::check_snapshot;
 use crate::{
     Error, Facts, Found, Guest, Health, ImageSource, Isolation, LimitKind, Phase, Provider, Result, Slots, Spec,
     Started,
@@ -265,6 +266,7 @@ impl Provider for Mock {
     }
 
     fn check(&self, spec: &Spec) -> Result<()> {
+        check_snapshot(self, spec)?;
         Faults::parse(&spec.metadata).map(|_| ())
     }
 

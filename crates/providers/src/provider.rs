@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use domain::SandboxId;
 use images::Images;
 
-use crate::{BoxDisk, BoxStats, DiskUsage, Found, Guest, KernelShare, Pauses, Result, Slots, Spec, Started};
+use crate::{BoxDisk, BoxStats, DiskUsage, Found, Guest, KernelShare, Pauses, Result, Slots, Snapshots, Spec, Started};
 
 /// Separation of a box from the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,6 +195,11 @@ pub trait Provider: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Returns the means to keep the state of boxes, or `None` if it cannot be kept.
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        None
+    }
+
     /// Returns the disk of this host that holds the boxes, or `None` if they use none of it or if
     /// that cannot be seen.
     fn disk(&self) -> Option<BoxDisk> {
@@ -244,6 +249,9 @@ pub fn capabilities(provider: &dyn Provider) -> Vec<&'static str> {
     }
     if provider.pauses().is_some() {
         capabilities.push("pause");
+    }
+    if provider.snapshots().is_some() {
+        capabilities.push("snapshots");
     }
     match provider.facts().isolation {
         Isolation::Vm => capabilities.push("microvm"),

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use domain::{Asker, EgressPolicy, Metadata, Resources, SandboxId};
+use domain::{Asker, EgressPolicy, Metadata, Resources, SandboxId, SnapshotId};
 
 /// Parameters for making a box.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +27,9 @@ pub struct Spec {
     /// Certificate of an authority, as PEM, that programs of the box trust from the start; see
     /// [`Guest::trust`](crate::Guest::trust).
     pub trust: Option<String>,
+    /// Snapshot that the box is made of, on the runtime that took it, with `image` as the image of its
+    /// box; see [`Snapshots`](crate::Snapshots). `None` for a box as its image is.
+    pub snapshot: Option<SnapshotId>,
     /// Caller that the box is made for; it shares the places for image pulls with other callers.
     /// `None` for the server itself.
     pub asker: Option<Asker>,

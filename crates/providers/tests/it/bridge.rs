@@ -346,6 +346,7 @@ async fn every_promise_is_kept_through_the_protocol() {
         metadata: Default::default(),
         lifetime: Duration::from_secs(600),
         trust: None,
+        snapshot: None,
         egress: Vec::new(),
         asker: None,
     };

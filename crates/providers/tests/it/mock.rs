@@ -22,6 +22,7 @@ fn spec(labels: &[(&str, &str)]) -> Spec {
         metadata: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Metadata>(),
         lifetime: Duration::from_secs(60),
         trust: None,
+        snapshot: None,
         egress: Vec::new(),
         asker: None,
     }

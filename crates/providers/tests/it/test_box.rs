@@ -38,6 +38,7 @@ pub(crate) fn spec_of(image: &str) -> Spec {
         metadata: BTreeMap::new(),
         lifetime: Duration::from_secs(600),
         trust: None,
+        snapshot: None,
         egress: Vec::new(),
         asker: None,
     }

@@ -312,6 +312,7 @@ impl Control {
             metadata: options.metadata,
             lifetime: ttl + ORPHAN_GRACE,
             trust: None,
+            snapshot: None,
             egress: asked_of_provider(&egress),
             asker,
         };

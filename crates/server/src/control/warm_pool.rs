@@ -375,6 +375,7 @@ mod test {
                 lifetime: HOUR,
                 egress: Vec::new(),
                 trust: None,
+                snapshot: None,
                 asker: None,
             };
             self.mock.start(&id(n), &spec).await.unwrap();

@@ -107,6 +107,7 @@ async fn an_orphan_that_cannot_be_removed_does_not_keep_the_others() {
         metadata: Metadata::from([("mock.stop_fail".to_owned(), fails.to_owned())]),
         lifetime: LONG,
         trust: None,
+        snapshot: None,
         asker: None,
     };
     // In the order of the list.

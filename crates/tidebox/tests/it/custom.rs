@@ -41,6 +41,7 @@ fn spec() -> Spec {
         metadata: [("team".to_owned(), "blue".to_owned())].into(),
         lifetime: Duration::from_secs(600),
         trust: None,
+        snapshot: None,
         egress: Vec::new(),
         asker: None,
     }

@@ -49,6 +49,7 @@ pub(crate) fn spec() -> Spec {
         metadata: Default::default(),
         lifetime: Duration::from_secs(60),
         trust: None,
+        snapshot: None,
         egress: Vec::new(),
         asker: None,
     }

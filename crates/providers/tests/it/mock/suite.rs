@@ -16,6 +16,7 @@ fn spec(image: &str) -> Spec {
         metadata: Default::default(),
         lifetime: Duration::from_secs(600),
         trust: None,
+        snapshot: None,
         egress: Vec::new(),
         asker: None,
     }

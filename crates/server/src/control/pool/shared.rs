@@ -139,6 +139,7 @@ fn host_spec(host: &PoolHost, lifetime: Duration, asker: Option<Asker>) -> Spec 
         metadata: Metadata::default(),
         lifetime,
         trust: None,
+        snapshot: None,
         // Each slot has its own.
         egress: Vec::new(),
         asker,
