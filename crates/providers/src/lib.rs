@@ -35,6 +35,7 @@ pub mod proot;
 mod provider;
 mod signal;
 mod slots;
+mod snapshot_facet;
 mod snapshots;
 mod spec;
 mod stats;
@@ -63,6 +64,6 @@ pub use process::{
 pub use provider::{Backend, Facts, Health, ImageSource, Isolation, LimitKind, Provider, capabilities};
 pub use signal::Signal;
 pub use slots::Slots;
-pub use snapshots::{Snapshots, Taken};
+pub use snapshot_facet::{Snapshots, Taken};
 pub use spec::{Found, Phase, Spec, Started};
 pub use stats::{BoxStats, EgressBytes};

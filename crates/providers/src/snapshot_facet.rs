@@ -1,0 +1,51 @@
+//! Snapshots of boxes.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use domain::{SandboxId, SnapshotId};
+
+use crate::Result;
+
+/// Content of a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// Bytes that it takes where it is kept, with those of the snapshots that it builds on.
+    pub size_bytes: u64,
+    /// True if it has the memory of the box and its processes, and not only its files.
+    pub has_memory: bool,
+}
+
+/// A runtime that can keep the state of a box, and make boxes of it: of [`crate::Spec::snapshot`].
+///
+/// The caller gives each snapshot an id, and asks for it on the same runtime only. The image of a
+/// snapshot's box stays on this host as long as the snapshot.
+///
+/// Every implementation passes the suite in the crate `conformance`: each bullet here is tested by
+/// a case there.
+#[async_trait]
+pub trait Snapshots: fmt::Debug + Send + Sync {
+    /// Keeps the state of a box as a new snapshot. The box goes on afterwards, or stays paused.
+    ///
+    /// - The files are kept as they are at one moment, with their modes, owners, times, attributes,
+    ///   links and holes, and so is what was removed of the image.
+    /// - A box that is made of it has these files. What it changes shows in no other box, and not in
+    ///   the snapshot.
+    /// - A snapshot can be taken of a box that was made of another.
+    /// - A box that does not exist is [`crate::Error::Gone`].
+    /// - On error nothing is left behind. Dropping the future leaves nothing that
+    ///   [`Snapshots::remove`] does not remove.
+    async fn take(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Taken>;
+
+    /// Removes a snapshot.
+    ///
+    /// - Boxes that were made of it go on, and so do snapshots that build on it.
+    /// - Removing one that does not exist succeeds.
+    /// - A start of a box from one that does not exist is [`crate::Error::NotFound`].
+    async fn remove(&self, snapshot: &SnapshotId) -> Result<()>;
+
+    /// Lists every snapshot of this store that the runtime holds, unfinished ones too.
+    ///
+    /// - Snapshots that an earlier process took are listed, and boxes can be made of them.
+    async fn list(&self) -> Result<Vec<SnapshotId>>;
+}
