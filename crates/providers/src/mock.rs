@@ -1,7 +1,7 @@
 //! A provider in memory: a test double, and a way to try the service anywhere.
 //!
 //! A box is an in-memory file system and a small deterministic shell. It runs no real program,
-//! enforces no limit and isolates nothing; its boxes end with the process. A slot is a file
+//! enforces no limit and isolates nothing; its boxes and snapshots end with the process. A slot is a file
 //! system of its own, and nothing else. Every image and every option is accepted.
 //!
 //! The shell knows `;`, `&&`, `||`, `!`, pipes, `( )`, background `&`, quotes,
@@ -21,6 +21,8 @@
 //! | `mock.exec_delay` | duration | delay of a command's start |
 //! | `mock.exec_fail` | count | the first `count` commands fail to start |
 //! | `mock.file_delay` | duration | delay of a file operation |
+//! | `mock.snapshot_delay` | duration | delay of a snapshot of this box |
+//! | `mock.snapshot_fail` | count | the first `count` snapshots of this box fail and leave nothing |
 //! | `mock.vanish_after` | duration | time after which the provider no longer holds the box |
 //! | `mock.die_after` | duration | time after which the box's first process ends |
 //! | `mock.health` | text | while the box is there, the provider is unhealthy for this reason |
@@ -34,25 +36,26 @@ mod fs;
 mod guest;
 mod shell;
 mod slots;
+mod snapshots;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use domain::{SandboxId, Timestamp};
+use domain::{SandboxId, SnapshotId, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use tokio_util::task::TaskTracker;
 
 use self::boxed::Boxed;
 use self::faults::Faults;
+use self::fs::FileSystem;
 pub use self::fs::Now;
 use self::guest::MockGuest;
 pub use self::shell::COMMANDS;
-use crate::snapshots::check_snapshot;
 use crate::{
-    Error, Facts, Found, Guest, Health, ImageSource, Isolation, LimitKind, Phase, Provider, Result, Slots, Spec,
-    Started,
+    Error, Facts, Found, Guest, Health, ImageSource, Isolation, LimitKind, Phase, Provider, Result, Slots, Snapshots,
+    Spec, Started,
 };
 
 /// Name of this provider.
@@ -96,6 +99,7 @@ struct State {
     boxes: BTreeMap<SandboxId, Arc<Boxed>>,
     /// Numbers of start attempts, by box that does not exist yet.
     attempts: BTreeMap<SandboxId, u32>,
+    snapshots: BTreeMap<SnapshotId, Arc<FileSystem>>,
     health: Option<String>,
 }
 
@@ -173,7 +177,8 @@ impl Mock {
             if attempt < faults.start_fail {
                 return Err(Error::failed("start a box", "the label mock.start_fail asks for it"));
             }
-            let made = Boxed::new(spec, faults.clone(), Arc::clone(&self.now), self.tasks.clone())?;
+            let files = spec.snapshot.as_ref().map(|snapshot| self.files_of(snapshot)).transpose()?;
+            let made = Boxed::new(spec, files.as_deref(), faults.clone(), Arc::clone(&self.now), self.tasks.clone())?;
             let made = Arc::new(make(made));
             let is_first = place.with(self, |boxes| {
                 let is_first = !runs(boxes.get(id));
@@ -266,7 +271,6 @@ impl Provider for Mock {
     }
 
     fn check(&self, spec: &Spec) -> Result<()> {
-        check_snapshot(self, spec)?;
         Faults::parse(&spec.metadata).map(|_| ())
     }
 
@@ -279,6 +283,10 @@ impl Provider for Mock {
     }
 
     fn slots(&self) -> Option<&dyn Slots> {
+        Some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
         Some(self)
     }
 

@@ -26,6 +26,7 @@ pub(super) struct Boxed {
     faults: Faults,
     stops: AtomicU32,
     execs: AtomicU32,
+    snapshots: AtomicU32,
     dead: CancellationToken,
     tasks: TaskTracker,
     /// Slots; `None` for a box that was not made to hold any.
@@ -33,18 +34,28 @@ pub(super) struct Boxed {
 }
 
 impl Boxed {
-    /// Makes a box with an initial file system.
-    pub(super) fn new(spec: &Spec, faults: Faults, now: Now, tasks: TaskTracker) -> Result<Boxed> {
+    /// Makes a box with a copy of the files of a snapshot, or an initial file system.
+    pub(super) fn new(
+        spec: &Spec,
+        files: Option<&FileSystem>,
+        faults: Faults,
+        now: Now,
+        tasks: TaskTracker,
+    ) -> Result<Boxed> {
         let bytes_max = match spec.resources.disk_mb {
             0 => DISK_BYTES_DEFAULT,
             disk_mb => u64::from(disk_mb) * 1024 * 1024,
         };
         Ok(Boxed {
-            fs: Mutex::new(FileSystem::new(bytes_max, now)?),
+            fs: Mutex::new(match files {
+                Some(files) => files.copy(bytes_max)?,
+                None => FileSystem::new(bytes_max, now)?,
+            }),
             console: Mutex::default(),
             faults,
             stops: AtomicU32::new(0),
             execs: AtomicU32::new(0),
+            snapshots: AtomicU32::new(0),
             dead: CancellationToken::new(),
             tasks,
             slots: None,
@@ -88,6 +99,11 @@ impl Boxed {
     /// Counts a command, and returns whether it has to fail.
     pub(super) fn is_exec_refused(&self) -> bool {
         self.execs.fetch_add(1, Ordering::Relaxed) < self.faults.exec_fail
+    }
+
+    /// Counts a snapshot, and returns whether it has to fail.
+    pub(super) fn is_snapshot_refused(&self) -> bool {
+        self.snapshots.fetch_add(1, Ordering::Relaxed) < self.faults.snapshot_fail
     }
 
     pub(super) fn fs(&self) -> MutexGuard<'_, FileSystem> {

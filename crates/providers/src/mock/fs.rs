@@ -108,6 +108,19 @@ impl FileSystem {
         Ok(fs)
     }
 
+    /// Returns a copy that takes up to `bytes_max`.
+    pub(super) fn copy(&self, bytes_max: u64) -> Result<FileSystem> {
+        if self.used > bytes_max {
+            return Err(Error::NoSpace);
+        }
+        Ok(FileSystem { root: self.root.clone(), used: self.used, bytes_max, now: Arc::clone(&self.now) })
+    }
+
+    /// Returns the number of bytes that its files take.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
     fn get(&self, names: &[String]) -> Option<&Node> {
         names.iter().try_fold(&self.root, |node, name| node.entries()?.get(name))
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+mod snapshots;
 mod suite;
 
 use domain::{Metadata, Resources, SandboxId, Timestamp};
