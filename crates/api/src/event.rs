@@ -49,7 +49,7 @@ impl Event {
     pub const GAP: &'static str = "events.gap";
 
     /// All types but [`Event::GAP`].
-    pub const TYPES: [&'static str; 37] = [
+    pub const TYPES: [&'static str; 39] = [
         "sandbox.created",
         "sandbox.running",
         "sandbox.extended",
@@ -66,6 +66,8 @@ impl Event {
         "file.deleted",
         "egress.denied",
         "egress.changed",
+        "snapshot.created",
+        "snapshot.deleted",
         "secret.saved",
         "secret.deleted",
         "ports.opened",

@@ -52,6 +52,7 @@ mod sandbox;
 mod sandbox_stats;
 mod search;
 mod secret;
+mod snapshot;
 mod socket;
 mod spawn_options;
 mod system;
@@ -89,12 +90,13 @@ pub use search::{
     ReplaceRequest, ReplaceResult, ReplacedFile, SearchBound, SearchMatch, SearchRequest, SearchResult, SkippedFiles,
 };
 pub use secret::{Secret, SecretRequest};
+pub use snapshot::{ForkRequest, SnapshotRequest, SnapshotSummary};
 pub use socket::{
     FRAME_MESSAGE, FRAMES_TYPE, SOCKET_KEY_PROTOCOL, SOCKET_PROTOCOL, SOCKET_SCREEN, SOCKET_STDERR, SOCKET_STDOUT,
     SocketEof, SocketKind, SocketOutput, SocketResize, SocketSignal, SocketStart, SocketStdin,
 };
 pub use spawn_options::SpawnOptions;
-pub use system::{ErrorBody, Health, PoolStatus, Readiness, SnapshotSummary};
+pub use system::{ErrorBody, Health, PoolStatus, Readiness};
 pub use template::{Template, TemplateRequest, TemplateSpawnRequest};
 pub use text::{
     Argument, Duration, EgressEntry, Environment, EventTypes, FileMode, FilePath, IMAGE_NAME_CHARS_MAX, IdempotencyKey,

@@ -59,6 +59,11 @@ with_spawn_options! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(min_length = 1)]
         pub template: Option<String>,
+        /// Id of the snapshot that the sandbox is made of, instead of an image or a template. Its image,
+        /// provider and sizes are those of the snapshot unless set.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(min_length = 1)]
+        pub snapshot: Option<String>,
     }
 }
 

@@ -146,7 +146,7 @@ mod test {
     #[test]
     fn every_body_has_the_options_beside_its_own_fields_and_no_others() {
         check::<SpawnOptions>("");
-        check::<SpawnRequest>(r#","owner_id":"alice","template":"py""#);
+        check::<SpawnRequest>(r#","owner_id":"alice","template":"py","snapshot":"snap-a""#);
         check::<TemplateRequest>(r#","name":"py""#);
         check::<TemplateSpawnRequest>(r#","owner_id":"alice""#);
     }

@@ -44,20 +44,6 @@ pub struct PoolStatus {
     pub max_users_per_vm: Option<u64>,
 }
 
-/// A snapshot that boxes start from. A provider that keeps snapshots has the capability
-/// `snapshots`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SnapshotSummary {
-    /// Image that it was made of.
-    pub image: String,
-    /// Kernel that runs in it.
-    pub kernel: String,
-    /// Size on disk, in bytes.
-    pub size: u64,
-    /// Time at which it was made.
-    pub created_at: String,
-}
-
 /// Readiness of the service to make sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Readiness {

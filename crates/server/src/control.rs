@@ -12,6 +12,7 @@ mod egress;
 mod error;
 mod exec;
 mod extend;
+mod fork;
 mod guests;
 mod images;
 mod in_use;
@@ -34,6 +35,8 @@ mod sandbox_stats;
 mod search;
 mod secrets;
 mod service;
+mod snapshots;
+mod snapshots_in_hand;
 mod spawn;
 mod stats;
 mod templates;
@@ -52,6 +55,7 @@ pub use collected::collected_of;
 pub use egress::EgressState;
 pub use error::{Error, Resource, Result};
 pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Handle, InteractiveExec, InteractiveInput, Running};
+pub use fork::ForkRequest;
 pub use images::Pull;
 pub(crate) use inventory::Kept;
 pub use leased::Held;
@@ -63,6 +67,7 @@ pub use quotas::Usage;
 pub use runtime::LOCAL_WORKER;
 pub use sandbox_stats::{SandboxStats, StatTotals, totals};
 pub use service::{Control, ControlParts};
+pub use snapshots::NewSnapshotRequest;
 pub use spawn::{SpawnRequest, Spawned};
 pub use stats::Stored;
 pub use wait::{WAIT_MAX, WaitFor};
@@ -72,5 +77,5 @@ pub use workers::{LEASE_TTL_MAX, Seen, hostname};
 pub use crate::store::workers::{Heartbeat, LeaseCounts};
 pub use crate::store::{
     AuditEntry, AuditFilter, Counts, Cursor, IdempotencyKey, ListFilter, NewAuditEntry, OwnerQuota, QuotaSummary,
-    Sandbox, StoredSecret, Template,
+    Sandbox, Snapshot, SnapshotCursor, SnapshotFilter, StoredSecret, Template,
 };

@@ -63,6 +63,10 @@ pub enum EventType {
     EgressDenied,
     /// A sandbox has a new policy on connections.
     EgressChanged,
+    /// A snapshot of a sandbox was taken.
+    SnapshotCreated,
+    /// A snapshot was removed.
+    SnapshotDeleted,
     /// A secret was saved.
     SecretSaved,
     /// A secret was deleted.
@@ -108,7 +112,7 @@ pub enum EventType {
 }
 
 impl EventType {
-    pub const ALL: [EventType; 37] = {
+    pub const ALL: [EventType; 39] = {
         use EventType as E;
         [
             E::SandboxCreated,
@@ -127,6 +131,8 @@ impl EventType {
             E::FileDeleted,
             E::EgressDenied,
             E::EgressChanged,
+            E::SnapshotCreated,
+            E::SnapshotDeleted,
             E::SecretSaved,
             E::SecretDeleted,
             E::PortsOpened,
@@ -178,6 +184,8 @@ impl EventType {
             E::FileDeleted => "file.deleted",
             E::EgressDenied => "egress.denied",
             E::EgressChanged => "egress.changed",
+            E::SnapshotCreated => "snapshot.created",
+            E::SnapshotDeleted => "snapshot.deleted",
             E::SecretSaved => "secret.saved",
             E::SecretDeleted => "secret.deleted",
             E::PortsOpened => "ports.opened",

@@ -47,6 +47,7 @@ mod sandboxes;
 mod search;
 mod secrets;
 mod snapshot;
+mod snapshots;
 mod state;
 mod streamed;
 mod strict_json;

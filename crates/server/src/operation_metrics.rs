@@ -18,6 +18,12 @@ pub enum Operation {
     Destroy,
     /// A lifetime was set anew.
     Extend,
+    /// A snapshot of a sandbox was taken.
+    Snapshot,
+    /// A snapshot was removed.
+    SnapshotDelete,
+    /// Copies of a sandbox were made.
+    Fork,
     /// A background process was started.
     ProcessStart,
     /// Background processes were listed.
@@ -82,6 +88,9 @@ impl Operation {
             Operation::ExecStream => "exec_stream",
             Operation::Destroy => "destroy",
             Operation::Extend => "extend",
+            Operation::Snapshot => "snapshot",
+            Operation::SnapshotDelete => "snapshot_delete",
+            Operation::Fork => "fork",
             Operation::ProcessStart => "process_start",
             Operation::ProcessList => "process_list",
             Operation::ProcessAttach => "process_attach",

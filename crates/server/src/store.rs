@@ -1,4 +1,4 @@
-//! Durable state: sandboxes, leases, quotas, templates, secrets, pool places and the audit history.
+//! Durable state: sandboxes, leases, quotas, templates, secrets, snapshots, pool places and the audit history.
 //!
 //! Each method is one transaction, conditional on the rows it read, so that no rule can be
 //! raced. Every engine passes the same test suite, `suite`.
@@ -10,6 +10,7 @@ mod pool;
 mod quotas;
 mod sandboxes;
 mod secrets;
+mod snapshots;
 mod sqlite;
 #[cfg(test)]
 mod suite;
@@ -24,6 +25,7 @@ pub use pool::{PoolBounds, PoolCounts, PoolHost, PoolPlace};
 pub use quotas::{OwnerQuota, QuotaSummary};
 pub use sandboxes::{Applied, Change, Counts, Cursor, Kept, KeptRows, ListFilter, Page, Sandbox};
 pub use secrets::{NewSecret, StoredSecret};
+pub use snapshots::{NewSnapshot, Snapshot, SnapshotBounds, SnapshotCursor, SnapshotFilter, SnapshotState};
 pub use sqlite::Sqlite;
 pub use templates::{Inserted, Template};
 pub use transactions::Store;

@@ -18,7 +18,7 @@ use ipnet::IpNet;
 pub use access::{Auth, Pool, RateKey, RateLimit, RouteGroup};
 pub use egress::{DefaultEgress, Egress, OwnerEgress, Secrets};
 pub use images::{Images, Registry};
-pub use limits::{Defaults, Limits, Overflow, Retention};
+pub use limits::{Defaults, Limits, Overflow, Retention, Snapshots};
 pub use ports::Ports;
 pub use providers::{Absent, Custom, DefaultProvider, Docker, DockerTls, Enabled, Mock, Native, Proot, Providers};
 pub use warm_pool::WarmPool;
@@ -38,6 +38,7 @@ section! {
         pub database: Database as Nested,
         pub defaults: Defaults as Nested,
         pub limits: Limits as Nested,
+        pub snapshots: Snapshots as Nested,
         pub retention: Retention as Nested,
         pub logging: Logging as Nested,
         pub metrics: Metrics as Nested,

@@ -29,7 +29,7 @@ impl Control {
     /// [`Error::Invalid`] and other errors for a request that could never be spawned.
     pub async fn decide(&self, request: SpawnRequest) -> Result<Decision> {
         let asked = request.options.size;
-        let request = self.with_template(request).await?;
+        let request = self.filled(request).await?;
         let limits = self.limits_of(request.owner.as_ref()).await?;
         let room = self.store.room(request.owner.as_ref(), self.policy.caps).await?;
         let queues = self.policy.queue.enabled;

@@ -24,6 +24,7 @@ pub enum Resource {
     Image,
     EgressList,
     Secret,
+    Snapshot,
 }
 
 impl fmt::Display for Resource {
@@ -38,6 +39,7 @@ impl fmt::Display for Resource {
             Resource::Image => "image",
             Resource::EgressList => "egress list",
             Resource::Secret => "secret",
+            Resource::Snapshot => "snapshot",
         })
     }
 }

@@ -32,7 +32,9 @@ impl Control {
     /// If the provider's inventory or the store fails.
     pub(crate) async fn reconcile_provider(self: &Arc<Self>, provider: &str) -> Result<Vec<Kept>> {
         let Some(entry) = self.registry.get(provider) else { return Ok(Vec::new()) };
-        self.compare(entry.provider.as_ref(), provider, (LOCAL_WORKER, Some(provider))).await
+        let kept = self.compare(entry.provider.as_ref(), provider, (LOCAL_WORKER, Some(provider))).await?;
+        self.reconcile_snapshots(entry.provider.as_ref()).await?;
+        Ok(kept)
     }
 
     /// Compares the boxes of another worker with the stored sandboxes.

@@ -108,7 +108,7 @@ impl Control {
     }
 
     /// Returns a sandbox that is running or paused.
-    async fn pausable(&self, id: &str) -> Result<Sandbox> {
+    pub(super) async fn pausable(&self, id: &str) -> Result<Sandbox> {
         let sandbox = self.visible(id).await?;
         if sandbox.state == State::Destroying {
             return Err(Error::Conflict(format!("sandbox `{id}` is being destroyed")));

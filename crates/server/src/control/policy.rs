@@ -6,7 +6,7 @@ use domain::{Caps, Limits, Resources, SizeRules, SpawnOptions};
 
 use crate::admission::QueuePolicy;
 use crate::config::Leases;
-use crate::store::PoolBounds;
+use crate::store::{PoolBounds, SnapshotBounds};
 
 /// Time after the last expiry it was given at which an agent ends its box by itself.
 pub const ORPHAN_GRACE: Duration = Duration::from_secs(3600);
@@ -38,6 +38,8 @@ pub struct Policy {
     pub audit: AuditBounds,
     /// Maximum number of templates.
     pub templates_max: u64,
+    /// Bounds on snapshots.
+    pub snapshots: SnapshotBounds,
     /// Maximum number of owners' quotas.
     pub quotas_max: u64,
     /// Free disk space in bytes below which the box that uses most of it is ended.

@@ -18,6 +18,7 @@ use super::error::{Error, Resource, Result};
 use super::in_use::{InUse, Turns};
 use super::looks::Looks;
 use super::policy::Policy;
+use super::snapshots_in_hand::SnapshotsInHand;
 use super::waiters::Waiters;
 use super::warm_pool::WarmPool;
 use crate::admission::{Admission, QueueStats};
@@ -44,6 +45,8 @@ pub struct Control {
     /// Sandboxes that this process is creating now. A row in state `creating` that is missing
     /// here was left by a crash.
     pub(super) in_progress: Mutex<HashMap<SandboxId, ()>>,
+    /// Snapshots that this process is taking or removing now.
+    pub(super) snapshots_in_hand: SnapshotsInHand,
     /// Wakes what waits until no spawn is under way.
     pub(super) no_spawn: Notify,
     /// Sandboxes that this process is removing now. Concurrent callers wait for one removal.
@@ -103,6 +106,7 @@ impl Control {
             policy,
             tasks: TaskTracker::new(),
             in_progress: Mutex::default(),
+            snapshots_in_hand: SnapshotsInHand::default(),
             no_spawn: Notify::new(),
             warm_pool,
             removing: Mutex::default(),

@@ -30,7 +30,7 @@ use crate::clock;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
 use crate::store::workers::PlacementFilter;
-use crate::store::{Applied, Change, IdempotencyKey, NewSandbox, Sandbox};
+use crate::store::{Applied, Change, IdempotencyKey, NewSandbox, Sandbox, Snapshot};
 
 /// A spawn request.
 #[derive(Debug, Clone, Default)]
@@ -49,6 +49,10 @@ pub struct SpawnRequest {
     pub asker: Option<Asker>,
     /// Policy of the template on connections, which the request's cannot widen.
     pub template_egress: Option<EgressPolicy>,
+    /// Id of the snapshot that the box is made of.
+    pub snapshot: Option<String>,
+    /// The snapshot that the box is made of.
+    pub source: Option<Snapshot>,
 }
 
 /// A sandbox that was spawned.
@@ -282,18 +286,21 @@ impl Control {
 
     pub(super) async fn plan(&self, request: SpawnRequest) -> Result<Plan> {
         let asked = request.options.size;
-        let request = self.with_template(request).await?;
+        let request = self.filled(request).await?;
         self.plan_filled(request, asked).await
     }
 
     /// Plans a request whose template was filled in. `asked` are the size fields that the caller
     /// chose, not the template.
     pub(super) async fn plan_filled(&self, request: SpawnRequest, asked: SizeOptions) -> Result<Plan> {
-        let SpawnRequest { options, owner, template: _, key, generation, asker, template_egress } = request;
+        let SpawnRequest { options, owner, key, generation, asker, template_egress, source, .. } = request;
         self.check_options(&options)?;
         let quota = self.quota_of(owner.as_ref()).await?;
         let ttl = self.policy.limits.under(&quota).ttl(options.ttl).map_err(|error| above("ttl", error))?;
-        let offer = self.offer(options.provider.as_deref()).await?;
+        let mut offer = self.offer(options.provider.as_deref()).await?;
+        if source.is_some() {
+            self.keep_here(&mut offer)?;
+        }
         let default = options.size.unwrap_or(self.policy.resources);
         let (resources, fits_here) = self.size(asked, default, &quota, &offer)?;
         let image = options.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| offer.default_image());
@@ -312,7 +319,7 @@ impl Control {
             metadata: options.metadata,
             lifetime: ttl + ORPHAN_GRACE,
             trust: None,
-            snapshot: None,
+            snapshot: source.as_ref().map(|snapshot| snapshot.id.clone()),
             egress: asked_of_provider(&egress),
             asker,
         };
@@ -343,12 +350,18 @@ impl Control {
             auto_pause,
         };
         let (caps, mut placement, pool) = (self.policy.caps, self.placement(here), self.place());
-        if names_secrets {
-            // The secrets are in the store of this server.
+        if names_secrets || source.is_some() {
+            // The secrets are in the store of this server, and snapshots on this host.
             placement.reachable = Arc::default();
         }
         let new = NewSandbox { sandbox, egress, caps, key, placement, pool };
-        Ok(Plan { new, spec, ttl, prepare: options.prepare.unwrap_or_default(), generation })
+        let prepare = options.prepare.unwrap_or_default();
+        Ok(Plan { new, spec, ttl, prepare, generation })
+    }
+
+    /// Fills options that the request leaves out from its snapshot or its template.
+    pub(super) async fn filled(&self, request: SpawnRequest) -> Result<SpawnRequest> {
+        if request.snapshot.is_some() { self.with_snapshot(request).await } else { self.with_template(request).await }
     }
 
     /// Fills options that the request leaves out from its template.

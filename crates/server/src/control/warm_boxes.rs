@@ -31,7 +31,8 @@ impl Plan {
     fn kind(&self, far_provider: Option<&str>) -> Option<Kind> {
         let sandbox = &self.new.sandbox;
         let is_far = far_provider == Some(&sandbox.provider);
-        (self.new.placement.here && self.new.pool.is_none()).then(|| Kind {
+        let is_as_its_image = self.spec.snapshot.is_none();
+        (self.new.placement.here && self.new.pool.is_none() && is_as_its_image).then(|| Kind {
             provider: sandbox.provider.clone(),
             image: sandbox.image.clone(),
             resources: sandbox.resources,

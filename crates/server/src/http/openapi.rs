@@ -58,6 +58,7 @@ pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
         (name = "files", description = "Files in a sandbox; paths are absolute and resolved in the sandbox"),
         (name = "ports", description = "TCP ports in a sandbox"),
         (name = "egress", description = "Connections out of a sandbox"),
+        (name = "snapshots", description = "Kept files of sandboxes, and copies of sandboxes"),
         (name = "templates", description = "Named spawn requests"),
         (name = "quotas", description = "What single owners may do where it differs from what everybody may"),
         (name = "providers", description = "The runtimes behind the service"),

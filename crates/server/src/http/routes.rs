@@ -16,8 +16,8 @@ use super::policy::{ADMIN, About, Audit, Gate, KEY, OPEN, Policies, Policy};
 use super::state::Api;
 use super::{
     archives, audit, diagnostics, egress, events, exec, exec_socket, files, images, metrics, pauses, pool, ports,
-    preview, processes, providers, quotas, sandbox_stats, sandboxes, search, secrets, system, templates, trees, watch,
-    workers,
+    preview, processes, providers, quotas, sandbox_stats, sandboxes, search, secrets, snapshots, system, templates,
+    trees, watch, workers,
 };
 use crate::auth::Demand;
 use crate::auth::token::Scope;
@@ -131,6 +131,12 @@ fn table() -> Vec<Row> {
         get(   "/sandboxes/{id}/egress",                    routes!(egress::show),                   READ_BOX),
         put(   "/sandboxes/{id}/egress",                    routes!(egress::replace),                WRITE_BOX.audited("sandboxes.egress")),
         post(  "/sandboxes/{id}/preview",                   routes!(preview::mint),                  WRITE_BOX),
+        post(  "/sandboxes/{id}/snapshots",                 routes!(snapshots::take),                WRITE_BOX.audited("sandboxes.snapshot")),
+        post(  "/sandboxes/{id}/fork",                      routes!(snapshots::fork),                WRITE_BOX),
+        // Snapshots
+        get(   "/snapshots",                                routes!(snapshots::list),                KEY),
+        get(   "/snapshots/{id}",                           routes!(snapshots::get),                 KEY),
+        delete("/snapshots/{id}",                           routes!(snapshots::delete),              KEY.audited("snapshots.delete")),
         // Templates
         post(  "/templates",                                routes!(templates::create),              TEMPLATES.audited("templates.create")),
         get(   "/templates",                                routes!(templates::list),                TEMPLATES),
@@ -146,7 +152,6 @@ fn table() -> Vec<Row> {
         post(  "/images/pull",                              routes!(images::pull),                   ADMIN.audited("images.pull")),
         post(  "/images/import",                            routes!(images::import),                 ADMIN.audited("images.import")),
         post(  "/images/prune",                             routes!(images::prune),                  ADMIN.audited("images.prune")),
-        get(   "/snapshots",                                routes!(system::snapshots),              KEY),
         get(   "/pool/status",                              routes!(pool::status),                   KEY),
         // Quotas
         get(   "/quotas",                                   routes!(quotas::list),                   QUOTAS),
@@ -328,8 +333,10 @@ mod test {
             // A WebSocket is opened by reading.
             let listens = path.ends_with("/listen");
             let is_change = (*method != Method::GET || listens) && policy.about != About::NewSandbox;
-            let is_rule =
-                ["templates", "quotas", "images", "secrets"].contains(&group) || path.ends_with("/egress") || listens;
+            let is_rule = ["templates", "quotas", "images", "secrets", "snapshots"].contains(&group)
+                || path.ends_with("/egress")
+                || path.ends_with("/snapshots")
+                || listens;
             let is_audited = is_change && is_rule;
             match policy.audit {
                 Audit::Always(action) => assert!(is_audited && action.starts_with(group), "{method} {path}: {action}"),

@@ -1,4 +1,4 @@
-//! `/health`, `/live`, `/ready`, `/snapshots`.
+//! `/health`, `/live`, `/ready`.
 
 use axum::extract::State;
 use axum::{Extension, Json};
@@ -66,13 +66,4 @@ pub async fn ready(State(api): State<Api>, Extension(principal): Extension<Princ
         total_providers: providers.len() as u64 + all_elsewhere,
         providers: if tells_all { providers } else { Vec::new() },
     }))
-}
-
-/// List the snapshots that boxes start from
-#[utoipa::path(get, path = "/api/v1/snapshots", tag = "system",
-    responses((status = 200, body = Vec<api::SnapshotSummary>,
-        description = "Those of all providers; none where no provider has the capability `snapshots`")))]
-pub async fn snapshots() -> Json<Vec<api::SnapshotSummary>> {
-    // No provider of this release keeps any.
-    Json(Vec::new())
 }

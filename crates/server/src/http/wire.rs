@@ -12,6 +12,7 @@ mod processes;
 mod sandbox_stats;
 mod search;
 mod secrets;
+mod snapshots;
 mod socket;
 pub mod stats;
 mod text;
@@ -43,6 +44,7 @@ pub use processes::{background, process, process_ref, process_started};
 pub use sandbox_stats::{sandbox_stats, stats_filter};
 pub use search::{replace, replace_result, search, search_result};
 pub use secrets::{secret, secret_binding};
+pub use snapshots::{fork_request, snapshot, snapshot_filter, snapshot_request};
 pub use socket::{SocketCommand, signal, socket_start, terminal_size};
 pub use text::{duration, mode, span, span_or_zero, time};
 pub use trees::{amend, amended, pack};
@@ -61,8 +63,9 @@ pub fn spawn_request(mut body: api::SpawnRequest, header: Option<OwnerId>) -> Re
     body.image = given("image", body.image)?;
     body.provider = given("provider", body.provider)?;
     let template = body.template.take();
+    let snapshot = given("snapshot", body.snapshot.take())?;
     let options = spawn_options(body.into())?;
-    Ok(SpawnRequest { options, owner, template: given("template", template)?, ..SpawnRequest::default() })
+    Ok(SpawnRequest { options, owner, template: given("template", template)?, snapshot, ..SpawnRequest::default() })
 }
 
 /// Converts the options of a spawn or of a template.

@@ -16,7 +16,7 @@ use crate::egress::{EgressConfig, EgressLimits};
 use crate::http::{Cors, Hosts, Settings};
 use crate::process::Process;
 use crate::rate_limit::RateLimiter;
-use crate::store::{Kept, KeptRows, PoolBounds};
+use crate::store::{Kept, KeptRows, PoolBounds, SnapshotBounds};
 
 /// Returns the number of ended sandboxes whose rows are kept.
 pub(super) fn kept(config: &Config) -> Kept {
@@ -63,6 +63,7 @@ pub(super) fn policy(config: &Config, as_worker: bool) -> Policy {
             entries_max: config.auth.admin_audit_max_entries,
         },
         templates_max: config.limits.max_templates,
+        snapshots: SnapshotBounds { count: config.snapshots.max, bytes: config.snapshots.max_mb << 20 },
         quotas_max: config.limits.max_quotas,
         reserve_disk_bytes: config.limits.reserve_disk_mb << 20,
         reserve_inodes: config.limits.reserve_inodes,

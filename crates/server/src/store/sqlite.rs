@@ -15,6 +15,7 @@ mod quotas;
 mod rows;
 mod schema;
 mod secrets;
+mod snapshots;
 mod space;
 mod templates;
 #[cfg(test)]

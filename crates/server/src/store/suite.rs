@@ -3,6 +3,7 @@
 mod audit;
 pub(super) mod kept;
 mod pool;
+mod snapshots;
 mod templates;
 mod workers;
 
@@ -48,6 +49,7 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     templates::are_kept_by_name(store).await;
     secrets_are_kept_by_name(store).await;
     an_authority_is_kept_with_a_sandbox(store).await;
+    snapshots::run(store).await;
     workers::run(store).await;
     workers::leases_follow_the_rules(store).await;
     workers::a_sandbox_goes_where_the_rules_say(store).await;

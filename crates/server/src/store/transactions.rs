@@ -16,12 +16,13 @@ use super::pool::PoolStore;
 use super::quotas::{OwnerQuota, QuotaSummary};
 use super::sandboxes::{Applied, Change, Counts, ListFilter, Page, Sandbox};
 use super::secrets::{NewSecret, StoredSecret};
+use super::snapshots::SnapshotStore;
 use super::templates::{Inserted, Template};
 use super::workers::Workers;
 
 /// Transactions of the store.
 #[async_trait]
-pub trait Store: AuditStore + PoolStore + Workers + fmt::Debug + Send + Sync {
+pub trait Store: AuditStore + PoolStore + SnapshotStore + Workers + fmt::Debug + Send + Sync {
     /// Returns the id of this store, which stays the same for as long as the store exists.
     fn id(&self) -> &StoreId;
 

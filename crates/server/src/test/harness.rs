@@ -25,7 +25,7 @@ use crate::control::{AuditBounds, Control, Policy};
 use crate::provider_registry::{Offer, Registry};
 use crate::run::settings;
 use crate::secrets::SealingKey;
-use crate::store::{Sqlite, Store};
+use crate::store::{SnapshotBounds, Sqlite, Store};
 
 /// Returns bounds of a queue that one owner may fill.
 pub(crate) fn open(places: usize) -> Places {
@@ -53,6 +53,7 @@ pub(crate) fn policy() -> Policy {
         retention: seconds(3600),
         audit: AuditBounds { retention: seconds(3600), entries_max: 1000 },
         templates_max: 1000,
+        snapshots: SnapshotBounds { count: 100, bytes: 0 },
         quotas_max: 1000,
         reserve_disk_bytes: 0,
         reserve_inodes: 0,

@@ -37,6 +37,7 @@ mod scale;
 mod scenario;
 mod secrets;
 mod server;
+mod snapshots;
 mod stats;
 mod sync;
 mod terminals;

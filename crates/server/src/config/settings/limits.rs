@@ -28,6 +28,9 @@ const FILE_BYTES_MAX: u64 = 16 << 40;
 /// milliseconds.
 const ROWS: RangeInclusive<u64> = 1..=1_000_000;
 
+/// Bounds on the number of snapshots, whose sizes are added up for each new one.
+const SNAPSHOTS: RangeInclusive<u64> = 1..=10_000;
+
 /// Bounds on the memory for requests, in mebibytes: the least takes a few bodies of the largest
 /// kind of JSON, the most is a machine's worth.
 const REQUEST_MEMORY_MB: RangeInclusive<u64> = 16..=1_048_576;
@@ -110,6 +113,16 @@ section! {
         pub max_templates: u64 = "1000" as Number(ROWS),
         /// The most owners with a quota of their own; one more is 429.
         pub max_quotas: u64 = "10000" as Number(ROWS),
+    }
+}
+
+section! {
+    /// Bounds on the snapshots of sandboxes.
+    pub struct Snapshots {
+        /// The most snapshots at once; one more is 429.
+        pub max: u64 = "100" as Number(SNAPSHOTS),
+        /// The most MiB that all of them may take; 0 is no limit.
+        pub max_mb: u64 = "10240" as Number(0..=COUNT_MAX),
     }
 }
 

@@ -23,6 +23,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0013.sql"),
     include_str!("schema/0014.sql"),
     include_str!("schema/0015.sql"),
+    include_str!("schema/0016.sql"),
 ];
 
 /// Upgrades the file to the current schema, each step in a transaction.

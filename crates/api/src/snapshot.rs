@@ -1,0 +1,65 @@
+//! Snapshots of sandboxes, and forks.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{Labels, Span, StringMap};
+
+/// A snapshot that sandboxes can be made of. A provider that keeps snapshots has the capability
+/// `snapshots`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotSummary {
+    /// Identifier of the snapshot.
+    pub id: String,
+    /// Name that the caller gave it; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Owner of the sandbox that it was taken of; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_id: Option<String>,
+    /// Sandbox that it was taken of.
+    pub sandbox_id: String,
+    /// Provider that keeps it, and makes the sandboxes of it.
+    pub provider: String,
+    /// Image of the sandbox that it was taken of.
+    pub image: String,
+    /// Release of the kernel that sandboxes of it run on.
+    pub kernel: String,
+    /// Bytes that it takes where it is kept.
+    pub size_bytes: u64,
+    /// True if it has the memory and the processes of the sandbox, and not only its files.
+    pub memory: bool,
+    /// Time at which it was taken (RFC 3339, UTC).
+    pub created_at: String,
+}
+
+/// A snapshot to take.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotRequest {
+    /// Name for people, which need not be unique: letters, digits, `.`, `_` and `-`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._-]{1,64}$")]
+    pub name: Option<String>,
+    /// True to keep the memory and the processes too, where the provider can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<bool>,
+}
+
+/// Copies of a sandbox to make.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ForkRequest {
+    /// Number of copies; 1 unless set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 100)]
+    pub count: Option<u32>,
+    /// Lifetime of the copies, such as `30m`; the server's default unless set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Span>)]
+    pub ttl: Option<String>,
+    /// Labels of the copies beside those of the sandbox; of a label in both, the value here counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Labels>)]
+    pub metadata: Option<StringMap>,
+}

@@ -1,0 +1,365 @@
+//! Snapshots: the row, then the provider, then the outcome. Whatever a crash leaves is removed by the
+//! reconciler.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use domain::{Resources, SizeOptions, SnapshotId, SpawnOptions};
+use providers::{Chain, Provider, Snapshots};
+use serde_json::json;
+
+use super::error::{Error, Resource, Result, provider_error};
+use super::guests::runtime_error;
+use super::inventory::within;
+use super::runtime::{LOCAL_WORKER, Offer};
+use super::service::Control;
+use super::snapshots_in_hand::SnapshotInHand;
+use super::spawn::SpawnRequest;
+use crate::events::EventType;
+use crate::operation_metrics::Operation;
+use crate::store::{NewSnapshot, Sandbox, Snapshot, SnapshotCursor, SnapshotFilter, SnapshotState};
+
+/// Longest time to take or remove one snapshot: that of a disk which is full of small files.
+const SNAPSHOT_WAIT: Duration = Duration::from_secs(600);
+/// Deadline of a provider for the list of its snapshots.
+const LIST_WAIT: Duration = Duration::from_secs(20);
+/// Maximum length of a snapshot's name, in characters.
+const NAME_CHARS_MAX: usize = 64;
+
+/// A request for a snapshot.
+#[derive(Debug, Clone, Default)]
+pub struct NewSnapshotRequest {
+    /// Name for people; need not be unique.
+    pub name: Option<String>,
+    /// True to keep the memory too.
+    pub memory: bool,
+}
+
+impl Control {
+    /// Takes a snapshot of a sandbox, which goes on, or stays paused. Goes on if the caller goes away.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] where the provider keeps none, [`Error::LimitReached`] at a bound on
+    /// snapshots, [`Error::Conflict`] while the sandbox is made or removed.
+    pub async fn take_snapshot(self: &Arc<Self>, id: &str, request: NewSnapshotRequest) -> Result<Snapshot> {
+        check_name(request.name.as_deref())?;
+        let (control, id) = (Arc::clone(self), id.to_owned());
+        let take = self.tasks.spawn(async move {
+            let snapshot = SnapshotId::from_entropy(rand::random());
+            let _in_hand = control.snapshots_in_hand.begin(&snapshot);
+            let kept = control.keep_state(&id, snapshot, request, false).await;
+            kept.map_err(|error| control.publish_if_limited("snapshot", None, error))
+        });
+        let row = take.await.unwrap_or_else(|_| Err(shutting_down()))?;
+        let data = json!({"snapshot_id": row.id.as_str(), "provider": row.provider, "size_bytes": row.size_bytes});
+        self.publish(EventType::SnapshotCreated, Some(&row.sandbox), data);
+        Ok(row)
+    }
+
+    /// Takes a snapshot whose id is in hand. A temporary one stays in state `creating`, so that the
+    /// reconciler removes what a crash leaves of it.
+    pub(super) async fn keep_state(
+        &self,
+        id: &str,
+        snapshot: SnapshotId,
+        request: NewSnapshotRequest,
+        is_temporary: bool,
+    ) -> Result<Snapshot> {
+        let sandbox = self.pausable(id).await?;
+        let runtime = self.snapshot_runtime(&sandbox).await?;
+        if request.memory {
+            return Err(Error::NotSupported(format!(
+                "the provider `{}` keeps the files of a sandbox and not its memory; leave out `memory`",
+                sandbox.provider
+            )));
+        }
+        let started = Instant::now();
+        // It is neither paused nor resumed meanwhile.
+        let _turn = self.turns.take(&sandbox.id).await;
+        let sandbox = self.pausable(id).await?;
+        let row = Snapshot {
+            id: snapshot,
+            name: request.name,
+            owner: sandbox.owner.clone(),
+            sandbox: sandbox.id.clone(),
+            provider: sandbox.provider.clone(),
+            image: sandbox.image.clone(),
+            resources: sandbox.resources,
+            state: SnapshotState::Creating,
+            is_temporary,
+            has_memory: false,
+            size_bytes: 0,
+            created_at: self.now(),
+        };
+        match self.store.insert_snapshot(&row, self.policy.snapshots).await? {
+            NewSnapshot::Done => {}
+            NewSnapshot::TooMany => return Err(self.too_many_snapshots()),
+            NewSnapshot::TooLarge => return Err(self.snapshots_too_large()),
+        }
+        let kept = self.take_and_record(snapshots_of(runtime.as_ref())?, &sandbox, row.clone()).await;
+        self.record(Operation::Snapshot, &sandbox.provider, kept.is_ok(), started);
+        if kept.is_err() {
+            self.discard_snapshot(&row.id).await;
+        }
+        kept
+    }
+
+    async fn take_and_record(&self, snapshots: &dyn Snapshots, sandbox: &Sandbox, row: Snapshot) -> Result<Snapshot> {
+        let taken = within(SNAPSHOT_WAIT, snapshots.take(&sandbox.id, &row.id)).await;
+        let taken = taken.map_err(|error| {
+            if matches!(error, providers::Error::Gone) {
+                self.guest_error(sandbox, error)
+            } else {
+                runtime_error(sandbox, error)
+            }
+        })?;
+        if row.is_temporary {
+            return Ok(row);
+        }
+        let bounds = self.policy.snapshots;
+        let stored = self.store.complete_snapshot(&row.id, taken.size_bytes, taken.has_memory, bounds).await?;
+        stored.ok_or_else(|| self.snapshots_too_large())
+    }
+
+    fn too_many_snapshots(&self) -> Error {
+        Error::LimitReached(format!(
+            "there are {} snapshots, as many as `snapshots.max` allows; delete one that is not needed",
+            self.policy.snapshots.count
+        ))
+    }
+
+    fn snapshots_too_large(&self) -> Error {
+        Error::LimitReached(format!(
+            "the snapshots would take more than the {} MiB that `snapshots.max_mb` allows; delete one that is not needed",
+            self.policy.snapshots.bytes >> 20
+        ))
+    }
+
+    /// Returns the runtime of a sandbox, if it is here and keeps snapshots.
+    async fn snapshot_runtime(&self, sandbox: &Sandbox) -> Result<Arc<dyn Provider>> {
+        self.check_not_shared()?;
+        if sandbox.worker != LOCAL_WORKER {
+            return Err(Error::NotSupported(format!(
+                "sandbox `{}` is on the worker `{}`; only sandboxes of this server have snapshots",
+                sandbox.id, sandbox.worker
+            )));
+        }
+        let runtime = self.runtime_of(sandbox).await?;
+        snapshots_of(runtime.as_ref())?;
+        Ok(runtime)
+    }
+
+    /// Checks that sandboxes have boxes of their own.
+    fn check_not_shared(&self) -> Result<()> {
+        if self.separates_users() {
+            return Err(Error::NotSupported(
+                "users share boxes here (`pool.enabled`), and a part of a box has no snapshots".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns ready snapshots that match, the newest first, those after `after`, at most `limit`.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn snapshots(
+        &self,
+        filter: &SnapshotFilter,
+        after: Option<&SnapshotCursor>,
+        limit: u32,
+    ) -> Result<Vec<Snapshot>> {
+        if self.separates_users() {
+            return Ok(Vec::new());
+        }
+        Ok(self.store.snapshots(filter, after, limit).await?)
+    }
+
+    /// Returns a snapshot that is ready.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is none of this id.
+    pub async fn snapshot(&self, id: &str) -> Result<Snapshot> {
+        self.check_not_shared()?;
+        let missing = || Error::NotFound(Resource::Snapshot, id.to_owned());
+        let parsed = SnapshotId::parse(id).map_err(|_| missing())?;
+        let row = self.store.snapshot(&parsed).await?;
+        row.filter(|row| row.state == SnapshotState::Ready).ok_or_else(missing)
+    }
+
+    /// Removes a snapshot. Sandboxes that were made of it go on. Goes on if the caller goes away.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is none of this id, and the provider's error if the removal failed;
+    /// it is then retried.
+    pub async fn delete_snapshot(self: &Arc<Self>, id: &str) -> Result<()> {
+        let row = self.snapshot(id).await?;
+        let control = Arc::clone(self);
+        let removal = self.tasks.spawn(async move {
+            let started = Instant::now();
+            let in_hand = control.snapshots_in_hand.begin(&row.id);
+            let removed = control.remove_snapshot(&row.id, &in_hand).await;
+            control.record(Operation::SnapshotDelete, &row.provider, removed.is_ok(), started);
+            removed
+        });
+        removal.await.unwrap_or_else(|_| Err(shutting_down()))
+    }
+
+    /// Removes a snapshot that is in hand, and then its row.
+    async fn remove_snapshot(&self, id: &SnapshotId, _in_hand: &SnapshotInHand) -> Result<()> {
+        let Some(row) = self.store.begin_snapshot_removal(id).await? else { return Ok(()) };
+        let entry = self.registry.get(&row.provider).ok_or_else(|| {
+            Error::Unavailable(format!(
+                "the provider `{}` of snapshot `{id}` is not enabled on this server; enable it again",
+                row.provider
+            ))
+        })?;
+        if let Some(snapshots) = entry.provider.snapshots() {
+            let removed = within(SNAPSHOT_WAIT, snapshots.remove(id)).await;
+            removed.map_err(|error| provider_error(&row.provider, error))?;
+        }
+        if self.store.delete_snapshot(id).await? && !row.is_temporary {
+            let data = json!({"snapshot_id": id.as_str(), "provider": row.provider});
+            self.publish(EventType::SnapshotDeleted, Some(&row.sandbox), data);
+        }
+        Ok(())
+    }
+
+    /// Removes a snapshot that is not wanted. Returns whether it is gone; if not, the reconciler removes
+    /// it.
+    pub(super) async fn discard_snapshot(&self, id: &SnapshotId) -> bool {
+        let in_hand = self.snapshots_in_hand.begin(id);
+        let removed = self.remove_snapshot(id, &in_hand).await;
+        if let Err(error) = &removed {
+            tracing::warn!(%id, error = %Chain(error), "cannot remove a snapshot yet");
+        }
+        removed.is_ok()
+    }
+
+    fn publish_snapshot_action(&self, action: &str, provider: &str, id: &SnapshotId) {
+        self.publish_action(action, None, json!({"provider": provider, "snapshot_id": id.as_str()}));
+    }
+
+    /// Fills options that a spawn leaves out from its snapshot.
+    pub(super) async fn with_snapshot(&self, mut request: SpawnRequest) -> Result<SpawnRequest> {
+        let Some(id) = request.snapshot.take() else { return Ok(request) };
+        let options = &request.options;
+        for (field, is_given) in [
+            ("image", options.image.is_some()),
+            ("template", request.template.is_some()),
+            ("prepare", options.prepare.as_ref().is_some_and(|commands| !commands.is_empty())),
+        ] {
+            if is_given {
+                return Err(Error::Invalid(format!("`snapshot` and `{field}` exclude each other; leave out one")));
+            }
+        }
+        let snapshot = self.snapshot(&id).await?;
+        if options.provider.as_ref().is_some_and(|provider| *provider != snapshot.provider) {
+            return Err(Error::Invalid(format!(
+                "`provider`: the snapshot `{id}` is kept by `{}`, which makes its sandboxes; leave out `provider`",
+                snapshot.provider
+            )));
+        }
+        Ok(of_snapshot(request, snapshot))
+    }
+
+    /// Restricts an offer to this server, where the snapshots are.
+    pub(super) fn keep_here(&self, offer: &mut Offer) -> Result<()> {
+        self.check_not_shared()?;
+        let provider = offer.here.as_deref().ok_or_else(|| {
+            Error::Unavailable(format!("the provider `{}`, which keeps the snapshot, is not healthy here", offer.name))
+        })?;
+        snapshots_of(provider)?;
+        offer.elsewhere = false;
+        Ok(())
+    }
+
+    /// Finishes the snapshots of a provider that a crash left, removes those without a row, and the
+    /// rows of those that are lost.
+    pub(super) async fn reconcile_snapshots(&self, provider: &dyn Provider) -> Result<()> {
+        let Some(snapshots) = provider.snapshots() else { return Ok(()) };
+        let name = provider.name();
+        for row in self.store.unfinished_snapshots().await? {
+            if row.provider == name && !self.snapshots_in_hand.holds(&row.id) {
+                // It may have been finished since the row was read.
+                let state = self.store.snapshot(&row.id).await?.map(|row| row.state);
+                let is_left = matches!(state, Some(SnapshotState::Creating | SnapshotState::Destroying));
+                if is_left && self.discard_snapshot(&row.id).await {
+                    self.publish_snapshot_action("snapshot_removed", name, &row.id);
+                }
+            }
+        }
+        // Rows are read first: a snapshot that is ready by then is listed.
+        let ready = self.store.snapshots(&SnapshotFilter::default(), None, u32::MAX).await?;
+        let listed = within(LIST_WAIT, snapshots.list()).await.map_err(|error| provider_error(name, error))?;
+        let listed: HashSet<SnapshotId> = listed.into_iter().collect();
+        for row in ready.iter().filter(|row| row.provider == name && !listed.contains(&row.id)) {
+            tracing::warn!(id = %row.id, provider = name, "a snapshot is lost");
+            if self.discard_snapshot(&row.id).await {
+                self.publish_snapshot_action("snapshot_lost", name, &row.id);
+            }
+        }
+        for id in &listed {
+            if self.snapshots_in_hand.holds(id) || self.store.snapshot(id).await?.is_some() {
+                continue;
+            }
+            tracing::warn!(%id, provider = name, "removing a snapshot without a row");
+            let removed = within(SNAPSHOT_WAIT, snapshots.remove(id)).await;
+            removed.map_err(|error| provider_error(name, error))?;
+            self.publish_snapshot_action("snapshot_removed", name, id);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the request with the options of the snapshot's box for those that it leaves out.
+pub(super) fn of_snapshot(request: SpawnRequest, snapshot: Snapshot) -> SpawnRequest {
+    let Resources { memory_mb, vcpus, disk_mb, pids: _ } = snapshot.resources;
+    let size =
+        SizeOptions { memory_mb: Some(memory_mb), vcpus: Some(vcpus), disk_mb: Some(disk_mb).filter(|disk| *disk > 0) };
+    let (image, provider) = (Some(snapshot.image.clone()), Some(snapshot.provider.clone()));
+    let options = request.options.or(SpawnOptions { image, provider, size, ..SpawnOptions::default() });
+    SpawnRequest { options, snapshot: None, source: Some(snapshot), ..request }
+}
+
+fn snapshots_of(runtime: &dyn Provider) -> Result<&dyn Snapshots> {
+    runtime.snapshots().ok_or_else(|| {
+        Error::NotSupported(format!(
+            "the provider `{}` keeps no snapshots here; GET /api/v1/providers lists those with the capability \
+             `snapshots`",
+            runtime.name()
+        ))
+    })
+}
+
+pub(super) fn shutting_down() -> Error {
+    Error::Unavailable("the server is shutting down".to_owned())
+}
+
+fn check_name(name: Option<&str>) -> Result<()> {
+    let fits = name.is_none_or(|name| {
+        (1..=NAME_CHARS_MAX).contains(&name.len())
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+    });
+    if fits {
+        Ok(())
+    } else {
+        Err(Error::Invalid(format!("`name` must be 1 to {NAME_CHARS_MAX} letters, digits, `.`, `_` or `-`")))
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::check_name;
+
+    #[test]
+    fn names_are_short_and_plain() {
+        for name in [None, Some("a"), Some("before-numpy_1.2"), Some(&*"x".repeat(64))] {
+            assert!(check_name(name).is_ok(), "{name:?}");
+        }
+        for name in ["", "a b", "a/b", "ä", "a\0", &"x".repeat(65)] {
+            assert!(check_name(Some(name)).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! `/snapshots`, `/sandboxes/{id}/snapshots` and `/sandboxes/{id}/fork`.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::{Extension, Json};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::error::Result;
+use super::files::LIST_BYTES;
+use super::list_body::{self, PART, Part};
+use super::meter::Meter;
+use super::middleware::audit::Subject;
+use super::request::{Json as Body, Name, Params};
+use super::state::Api;
+use super::wire;
+use crate::control::{ForkRequest, SnapshotCursor};
+
+/// Take a snapshot of a sandbox
+///
+/// Its files are kept as they are at one moment. The sandbox goes on, or stays paused.
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/snapshots", tag = "snapshots", params(("id" = String, Path)),
+    request_body = api::SnapshotRequest,
+    responses(
+        (status = 201, body = api::SnapshotSummary, description = "Taken"),
+        (status = 400, body = api::ErrorBody, description = "No such name, or its provider keeps no snapshots"),
+        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired"),
+        (status = 409, body = api::ErrorBody, description = "It is being made or destroyed"),
+        (status = 429, body = api::ErrorBody, description = "There are as many as there may be"),
+        (status = 500, body = api::ErrorBody, description = "The provider failed"),
+        (status = 507, body = api::ErrorBody, description = "No room for it")))]
+pub async fn take(
+    State(api): State<Api>,
+    Name(id): Name,
+    Body(body): Body<api::SnapshotRequest>,
+) -> Result<(Extension<Subject>, (StatusCode, Json<api::SnapshotSummary>))> {
+    let snapshot = api.control.take_snapshot(&id, wire::snapshot_request(body)).await?;
+    Ok((Extension(Subject(snapshot.id.to_string())), wire::created(wire::snapshot(&snapshot))))
+}
+
+/// Make copies of a sandbox
+///
+/// All that were asked for, or none. They have its files, size, owner, egress policy and labels; no process goes on
+/// in them.
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/fork", tag = "snapshots", params(("id" = String, Path)),
+    request_body = api::ForkRequest,
+    responses(
+        (status = 201, body = Vec<api::Sandbox>, description = "Made"),
+        (status = 400, body = api::ErrorBody, description = "No such count, or its provider keeps no snapshots"),
+        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired"),
+        (status = 409, body = api::ErrorBody, description = "It is being made or destroyed"),
+        (status = 429, body = api::ErrorBody, description = "A cap or a maximum is reached"),
+        (status = 500, body = api::ErrorBody, description = "The provider failed"),
+        (status = 503, body = api::ErrorBody, description = "No provider is healthy"),
+        (status = 507, body = api::ErrorBody, description = "No room for them")))]
+pub async fn fork(
+    State(api): State<Api>,
+    Name(id): Name,
+    meter: Meter,
+    Body(body): Body<api::ForkRequest>,
+) -> Result<(StatusCode, Json<Vec<api::Sandbox>>)> {
+    meter.hold(LIST_BYTES).await?;
+    let request = ForkRequest { asker: Some(meter.account().asker()), ..wire::fork_request(body)? };
+    let copies = api.control.fork(&id, request).await?;
+    Ok(wire::created(copies.iter().map(wire::sandbox).collect()))
+}
+
+/// Query of the list of snapshots.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListParams {
+    /// Only of this owner
+    owner_id: Option<String>,
+    /// Only of this sandbox
+    sandbox_id: Option<String>,
+}
+
+/// List the snapshots, newest first
+#[utoipa::path(get, path = "/api/v1/snapshots", tag = "snapshots", params(ListParams),
+    responses(
+        (status = 200, body = Vec<api::SnapshotSummary>,
+            description = "Those of all providers; none where no provider has the capability `snapshots`"),
+        (status = 400, body = api::ErrorBody, description = "No such filter")))]
+pub async fn list(State(api): State<Api>, meter: Meter, Params(params): Params<ListParams>) -> Result<Response> {
+    let filter = wire::snapshot_filter(params.owner_id.as_deref(), params.sandbox_id.as_deref())?;
+    list_body::array(&meter, move |after: Option<SnapshotCursor>| {
+        let (api, filter) = (api.clone(), filter.clone());
+        async move {
+            let rows = api.control.snapshots(&filter, after.as_ref(), PART).await?;
+            let place =
+                |last: &crate::control::Snapshot| SnapshotCursor { created_at: last.created_at, id: last.id.clone() };
+            Ok(Part::of(&rows, place, wire::snapshot))
+        }
+    })
+    .await
+}
+
+/// Look at a snapshot
+#[utoipa::path(get, path = "/api/v1/snapshots/{id}", tag = "snapshots", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = api::SnapshotSummary, description = "The snapshot"),
+        (status = 400, body = api::ErrorBody, description = "Users share boxes here"),
+        (status = 404, body = api::ErrorBody, description = "No such snapshot")))]
+pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::SnapshotSummary>> {
+    Ok(Json(wire::snapshot(&api.control.snapshot(&id).await?)))
+}
+
+/// Remove a snapshot
+#[utoipa::path(delete, path = "/api/v1/snapshots/{id}", tag = "snapshots", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = api::Status, description = "Removed; sandboxes that were made of it live on"),
+        (status = 400, body = api::ErrorBody, description = "Users share boxes here"),
+        (status = 404, body = api::ErrorBody, description = "No such snapshot"),
+        (status = 500, body = api::ErrorBody, description = "The provider failed; it is tried again")))]
+pub async fn delete(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Status>> {
+    api.control.delete_snapshot(&id).await?;
+    Ok(wire::status("deleted"))
+}

@@ -1,0 +1,47 @@
+//! Snapshots and forks.
+
+use domain::{OwnerId, SandboxId};
+
+use super::super::error::{ApiError, malformed};
+use super::text::{span, time};
+use crate::control::{ForkRequest, NewSnapshotRequest, Snapshot, SnapshotFilter};
+
+/// Converts the body of a request for a snapshot.
+pub fn snapshot_request(body: api::SnapshotRequest) -> NewSnapshotRequest {
+    NewSnapshotRequest { name: body.name, memory: body.memory.unwrap_or(false) }
+}
+
+/// Converts the body of a fork.
+pub fn fork_request(body: api::ForkRequest) -> Result<ForkRequest, ApiError> {
+    let api::ForkRequest { count, ttl, metadata } = body;
+    Ok(ForkRequest {
+        count: count.unwrap_or(1) as usize,
+        ttl: ttl.map(|text| span("ttl", &text)).transpose()?,
+        metadata: metadata.unwrap_or_default().0,
+        asker: None,
+    })
+}
+
+/// Builds the filter of the list of snapshots.
+pub fn snapshot_filter(owner: Option<&str>, sandbox: Option<&str>) -> Result<SnapshotFilter, ApiError> {
+    let owner = owner.map(|text| OwnerId::parse(text).map_err(|error| malformed(format!("`owner_id`: {error}"))));
+    let sandbox =
+        sandbox.map(|text| SandboxId::parse(text).map_err(|error| malformed(format!("`sandbox_id`: {error}"))));
+    Ok(SnapshotFilter { owner: owner.transpose()?, sandbox: sandbox.transpose()? })
+}
+
+/// Converts a snapshot to the API.
+pub fn snapshot(snapshot: &Snapshot) -> api::SnapshotSummary {
+    api::SnapshotSummary {
+        id: snapshot.id.to_string(),
+        name: snapshot.name.clone(),
+        owner_id: snapshot.owner.as_ref().map(ToString::to_string),
+        sandbox_id: snapshot.sandbox.to_string(),
+        provider: snapshot.provider.clone(),
+        image: snapshot.image.clone(),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        size_bytes: snapshot.size_bytes,
+        memory: snapshot.has_memory,
+        created_at: time(snapshot.created_at),
+    }
+}
