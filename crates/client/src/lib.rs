@@ -79,6 +79,7 @@ mod provider;
 mod sandbox;
 mod search;
 mod secret;
+mod snapshot;
 mod template;
 mod tree;
 mod watch;

@@ -13,8 +13,8 @@ use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
     attach, audit, bench, completion, config, cp, destroy, doctor, egress, events, exec, extend, forward, get, grep,
-    image, kill, list, logs, open, pause, ports, provider, prune, ps, run, secret, serve, shell, spawn, stats, sync,
-    template, top, version, worker,
+    image, kill, list, logs, open, pause, ports, provider, prune, ps, run, secret, serve, shell, snapshot, spawn,
+    stats, sync, template, top, version, worker,
 };
 
 /// Disposable sandboxes for unreviewed code.
@@ -119,6 +119,8 @@ enum Remote {
     Extend(extend::ExtendArgs),
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
+    Snapshot(snapshot::SnapshotArgs),
+    Fork(snapshot::ForkArgs),
     Destroy(destroy::DestroyArgs),
     Prune(prune::PruneArgs),
     Template(template::TemplateArgs),
@@ -211,6 +213,8 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
         Remote::Extend(args) => extend::run(context, &args).await,
         Remote::Pause(args) => pause::pause(context, &args).await,
         Remote::Resume(args) => pause::resume(context, &args).await,
+        Remote::Snapshot(args) => snapshot::run(context, args).await,
+        Remote::Fork(args) => snapshot::fork(context, args).await,
         Remote::Destroy(args) => destroy::run(context, &args).await,
         Remote::Prune(args) => prune::run(context, &args).await,
         Remote::Template(args) => template::run(context, args).await,

@@ -38,6 +38,7 @@ mod secret;
 mod serve;
 mod shell;
 mod signals;
+mod snapshot;
 mod spawn;
 mod stats;
 mod sync;

@@ -24,11 +24,14 @@ pub struct SpawnArgs {
     /// Template whose values are the defaults
     #[arg(long, value_name = "NAME")]
     template: Option<String>,
+    /// Snapshot to begin with, instead of an image or a template
+    #[arg(long, value_name = "ID", conflicts_with_all = ["image", "template"])]
+    snapshot: Option<String>,
 }
 
 pub async fn run(context: &Context, args: SpawnArgs) -> Result {
-    let SpawnArgs { image, options, owner: owner_id, template } = args;
-    let request = SpawnRequest { owner_id, template, ..options.with_image(image)?.into() };
+    let SpawnArgs { image, options, owner: owner_id, template, snapshot } = args;
+    let request = SpawnRequest { owner_id, template, snapshot, ..options.with_image(image)?.into() };
     report(context, &context.client.spawn(&request).await?)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -27,7 +27,7 @@ pub fn tidebox(server: &TestServer, arguments: &[&str], stdin: &[u8]) -> Output 
 }
 
 #[track_caller]
-fn succeeds(server: &TestServer, arguments: &[&str]) -> String {
+pub fn succeeds(server: &TestServer, arguments: &[&str]) -> String {
     let output = tidebox(server, arguments, b"");
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()

@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::cli::{succeeds, tidebox};
 use crate::server::{MOCK, TestServer};
 
 /// Takes a snapshot and returns it.
@@ -330,6 +331,36 @@ async fn a_spawn_of_a_snapshot_takes_no_box_that_is_ready() {
     let snapshot = take_id(&server, &id).await;
     let copy = server.spawn_with(json!({"snapshot": snapshot})).await;
     assert_eq!(read(&server, &copy, "/workspace/a").await, "one");
+}
+
+#[tokio::test]
+async fn the_command_line_takes_uses_and_removes_snapshots_and_forks() {
+    let server = TestServer::start(MOCK).await;
+    let id = server.spawn().await;
+    server.write(&id, "/workspace/a", "one").await;
+    let taken = succeeds(&server, &["snapshot", "create", &id, "--name", "first"]);
+    let snapshot = taken.trim().to_owned();
+    assert_eq!(ids(&server, "/snapshots").await, [snapshot.as_str()]);
+    let listed = succeeds(&server, &["snapshot", "ls"]);
+    assert!(listed.contains(&snapshot) && listed.contains("first"), "{listed}");
+    let shown = succeeds(&server, &["snapshot", "get", &snapshot]);
+    assert!(shown.contains(&id), "{shown}");
+    let copy = succeeds(&server, &["spawn", "--snapshot", &snapshot]).trim().to_owned();
+    assert_eq!(read(&server, &copy, "/workspace/a").await, "one");
+    let forks = succeeds(&server, &["fork", &id, "--count", "2", "--ttl", "5m"]);
+    for copy in forks.lines() {
+        assert_eq!(read(&server, copy, "/workspace/a").await, "one");
+    }
+    assert_eq!(forks.lines().count(), 2);
+    succeeds(&server, &["snapshot", "rm", &snapshot]);
+    assert_eq!(server.get("/snapshots").await.ok(), json!([]));
+    let missing = tidebox(&server, &["snapshot", "rm", &snapshot], b"");
+    let said = String::from_utf8_lossy(&missing.stderr);
+    assert!(missing.status.code() == Some(1) && said.contains("does not exist"), "{said}");
+    let both = tidebox(&server, &["spawn", "--snapshot", &snapshot, "--image", "host"], b"");
+    assert_eq!(both.status.code(), Some(2));
+    let many = tidebox(&server, &["fork", &id, "--count", "101"], b"");
+    assert_eq!(many.status.code(), Some(2));
 }
 
 /// Returns the states of the rows of snapshots.

@@ -1,0 +1,117 @@
+//! `tidebox snapshot` and `tidebox fork`: the files of sandboxes kept, and copies of sandboxes.
+
+use std::process::ExitCode;
+
+use api::{ForkRequest, Sandbox, SnapshotRequest, SnapshotSummary};
+use clap::{Args, Subcommand};
+
+use crate::context::Context;
+use crate::failure::Result;
+use crate::output::{harmless, pairs, table};
+use crate::values::or_dash;
+
+/// Keep the files of sandboxes, to make others of them
+#[derive(Debug, Args)]
+pub struct SnapshotArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Take a snapshot of a sandbox and print its ID; `spawn --snapshot` makes sandboxes of it
+    Create {
+        /// The sandbox
+        id: String,
+        /// Name for people: letters, digits, `.`, `_` and `-`
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// List the snapshots, newest first
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show one snapshot
+    #[command(visible_alias = "inspect")]
+    Get {
+        /// The snapshot
+        id: String,
+    },
+    /// Remove snapshots; sandboxes made of them stay
+    #[command(visible_alias = "rm")]
+    Delete {
+        /// The snapshots
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+}
+
+/// Make copies of a sandbox and print their IDs, one a line; all of them, or none
+#[derive(Debug, Args)]
+pub struct ForkArgs {
+    /// The sandbox
+    id: String,
+    /// Number of copies
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    count: u32,
+    /// Lifetime of the copies, such as 30m
+    #[arg(long, value_name = "DURATION")]
+    ttl: Option<String>,
+}
+
+pub async fn run(context: &Context, args: SnapshotArgs) -> Result {
+    let Context { client, output } = context;
+    match args.command {
+        Command::Create { id, name } => {
+            let snapshot = client.take_snapshot(&id, &SnapshotRequest { name, memory: None }).await?;
+            output.print(&snapshot, |snapshot| harmless(&snapshot.id))?;
+        }
+        Command::List => output.print(&client.snapshots().await?, |snapshots| listed(snapshots))?,
+        Command::Get { id } => output.print(&client.snapshot(&id).await?, described)?,
+        Command::Delete { ids } => {
+            for id in ids {
+                output.print(&client.delete_snapshot(&id).await?, |_| harmless(&id))?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn fork(context: &Context, args: ForkArgs) -> Result {
+    let request = ForkRequest { count: Some(args.count), ttl: args.ttl, metadata: None };
+    let copies = context.client.fork(&args.id, &request).await?;
+    let ids = |copies: &Vec<Sandbox>| copies.iter().map(|copy| harmless(&copy.id)).collect::<Vec<_>>().join("\n");
+    context.output.print(&copies, ids)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn listed(snapshots: &[SnapshotSummary]) -> String {
+    let header = ["ID", "NAME", "SANDBOX", "PROVIDER", "IMAGE", "BYTES", "CREATED"];
+    table(
+        &header,
+        snapshots.iter().map(|snapshot| {
+            [
+                snapshot.id.clone(),
+                or_dash(snapshot.name.as_ref()),
+                snapshot.sandbox_id.clone(),
+                snapshot.provider.clone(),
+                snapshot.image.clone(),
+                snapshot.size_bytes.to_string(),
+                snapshot.created_at.clone(),
+            ]
+        }),
+    )
+}
+
+fn described(snapshot: &SnapshotSummary) -> String {
+    pairs([
+        ("id", snapshot.id.clone()),
+        ("name", or_dash(snapshot.name.as_ref())),
+        ("owner", or_dash(snapshot.owner_id.as_ref())),
+        ("sandbox", snapshot.sandbox_id.clone()),
+        ("provider", snapshot.provider.clone()),
+        ("image", snapshot.image.clone()),
+        ("size", format!("{} bytes", snapshot.size_bytes)),
+        ("memory", if snapshot.memory { "yes" } else { "no" }.to_owned()),
+        ("created", snapshot.created_at.clone()),
+    ])
+}
