@@ -292,18 +292,29 @@ impl Control {
         }
         // Rows are read first: a snapshot that is ready by then is listed.
         let ready = self.store.snapshots(&SnapshotFilter::default(), None, u32::MAX).await?;
-        let listed = within(LIST_WAIT, snapshots.list()).await.map_err(|error| provider_error(name, error))?;
-        let listed: HashSet<SnapshotId> = listed.into_iter().collect();
+        let listed = listed_by(snapshots, name).await?;
         for row in ready.iter().filter(|row| row.provider == name && !listed.contains(&row.id)) {
+            let state = self.store.snapshot(&row.id).await?.map(|row| row.state);
+            if self.snapshots_in_hand.holds(&row.id) || state != Some(SnapshotState::Ready) {
+                continue;
+            }
             tracing::warn!(id = %row.id, provider = name, "a snapshot is lost");
             if self.discard_snapshot(&row.id).await {
                 self.publish_snapshot_action("snapshot_lost", name, &row.id);
             }
         }
-        for id in &listed {
-            if self.snapshots_in_hand.holds(id) || self.store.snapshot(id).await?.is_some() {
-                continue;
+        let mut orphans = Vec::new();
+        for id in listed {
+            if !self.snapshots_in_hand.holds(&id) && self.store.snapshot(&id).await?.is_none() {
+                orphans.push(id);
             }
+        }
+        if orphans.is_empty() {
+            return Ok(());
+        }
+        // A request may have removed one since the first look.
+        let still = listed_by(snapshots, name).await?;
+        for id in orphans.iter().filter(|id| still.contains(id)) {
             tracing::warn!(%id, provider = name, "removing a snapshot without a row");
             let removed = within(SNAPSHOT_WAIT, snapshots.remove(id)).await;
             removed.map_err(|error| provider_error(name, error))?;
@@ -311,6 +322,12 @@ impl Control {
         }
         Ok(())
     }
+}
+
+/// Returns the snapshots that a provider holds.
+async fn listed_by(snapshots: &dyn Snapshots, name: &str) -> Result<HashSet<SnapshotId>> {
+    let listed = within(LIST_WAIT, snapshots.list()).await.map_err(|error| provider_error(name, error))?;
+    Ok(listed.into_iter().collect())
 }
 
 /// Returns the request with the options of the snapshot's box for those that it leaves out.

@@ -1,10 +1,11 @@
 //! Tests of the running reconciler, with providers that fail or hang.
 
-use domain::{Metadata, SpawnOptions};
-use providers::{Provider, Spec};
+use domain::{Metadata, SnapshotId, SpawnOptions};
+use providers::mock::Mock;
+use providers::{Provider, Snapshots, Spec};
 
 use super::*;
-use crate::control::SpawnRequest;
+use crate::control::{NewSnapshotRequest, SpawnRequest};
 use crate::test::harness::{self, TestApp, TestProvider};
 
 /// Deadline for each wait of a test.
@@ -122,4 +123,68 @@ async fn an_orphan_that_cannot_be_removed_does_not_keep_the_others() {
     let left = two.first.mock.inventory().await.unwrap();
     assert_eq!(left.iter().map(|found| &found.id).collect::<Vec<_>>(), [&ids[0]]);
     assert!(two.is_destroyed(&lost).await);
+}
+
+/// Returns a service with a sandbox of `mock`.
+async fn with_a_box() -> (TestApp, Mock, SandboxId) {
+    let mock = Mock::new(|| domain::Timestamp::UNIX_EPOCH);
+    let app = TestApp::builder().provider(Arc::new(mock.clone())).start().await;
+    let id = app.control.spawn(SpawnRequest::default()).await.unwrap().sandbox.id;
+    (app, mock, id)
+}
+
+#[tokio::test]
+async fn a_snapshot_without_a_row_is_removed_and_one_with_a_row_is_not() {
+    let (app, mock, id) = with_a_box().await;
+    let kept = app.control.take_snapshot(id.as_str(), NewSnapshotRequest::default()).await.unwrap();
+    let orphan = SnapshotId::from_entropy([1; 10]);
+    mock.take(&id, &orphan).await.unwrap();
+    app.control.reconcile_provider("mock").await.unwrap();
+    assert_eq!(Snapshots::list(&mock).await.unwrap(), std::slice::from_ref(&kept.id));
+    app.control.snapshot(kept.id.as_str()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_removal_of_a_snapshot_that_a_crash_cut_short_is_finished() {
+    let (app, mock, id) = with_a_box().await;
+    let snapshot = app.control.take_snapshot(id.as_str(), NewSnapshotRequest::default()).await.unwrap().id;
+    app.control.store().begin_snapshot_removal(&snapshot).await.unwrap();
+    assert!(app.control.snapshot(snapshot.as_str()).await.is_err(), "it is used no more");
+    app.control.reconcile_provider("mock").await.unwrap();
+    assert_eq!(Snapshots::list(&mock).await.unwrap(), []);
+    assert_eq!(app.control.store().snapshot(&snapshot).await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_that_is_being_taken_is_left_alone() {
+    let mock = Mock::new(|| domain::Timestamp::UNIX_EPOCH);
+    let app = TestApp::builder().provider(Arc::new(mock.clone())).start().await;
+    let metadata = Metadata::from([("mock.snapshot_delay".to_owned(), "200ms".to_owned())]);
+    let options = SpawnOptions { metadata, ..SpawnOptions::default() };
+    let request = SpawnRequest { options, ..SpawnRequest::default() };
+    let id = app.control.spawn(request).await.unwrap().sandbox.id;
+    let control = Arc::clone(&app.control);
+    let take = app
+        .control
+        .tasks()
+        .spawn(async move { control.take_snapshot(id.as_str(), NewSnapshotRequest::default()).await.unwrap() });
+    while !take.is_finished() {
+        app.control.reconcile_provider("mock").await.unwrap();
+    }
+    let snapshot = take.await.unwrap();
+    app.control.reconcile_provider("mock").await.unwrap();
+    assert_eq!(Snapshots::list(&mock).await.unwrap(), std::slice::from_ref(&snapshot.id));
+    app.control.snapshot(snapshot.id.as_str()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_can_be_deleted_while_the_reconciler_looks() {
+    let (app, _, id) = with_a_box().await;
+    for _ in 0..50 {
+        let snapshot = app.control.take_snapshot(id.as_str(), NewSnapshotRequest::default()).await.unwrap().id;
+        let (control, reconciled) = (Arc::clone(&app.control), app.control.reconcile_provider("mock"));
+        let delete = app.control.tasks().spawn(async move { control.delete_snapshot(snapshot.as_str()).await });
+        reconciled.await.unwrap();
+        delete.await.unwrap().unwrap();
+    }
 }
