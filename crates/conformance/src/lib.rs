@@ -26,6 +26,7 @@ mod program;
 mod search;
 mod shares;
 mod slots;
+mod snapshots;
 mod stats;
 mod subject;
 mod terminal;
@@ -83,6 +84,7 @@ pub fn cases() -> Vec<Case> {
         listen::cases(),
         egress::cases(),
         pauses::cases(),
+        snapshots::cases(),
     ];
     let of_host = [answers::cases(), images::cases(), slots::cases(), shares::cases(), disk::cases(), stats::cases()];
     of_boxes.into_iter().chain(of_host).flatten().collect()

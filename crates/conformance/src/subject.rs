@@ -12,7 +12,8 @@ use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use providers::{
-    ByteStream, Chain, Command, Error, ExitStatus, Guest, OutputEvent, Pauses, Provider, Result, Slots, Spec,
+    ByteStream, Chain, Command, Error, ExitStatus, Guest, OutputEvent, Pauses, Provider, Result, Slots, SnapshotId,
+    Snapshots, Spec,
 };
 
 /// Deadline of commands that should end by themselves. It bounds what hangs, and measures nothing.
@@ -75,6 +76,8 @@ pub enum Need {
     HeldFiles,
     /// Boxes can be paused; see [`Provider::pauses`].
     Pauses,
+    /// The state of boxes can be kept; see [`Provider::snapshots`].
+    Snapshots,
     /// A request to a paused box waits, and does not wake it.
     Sleepers,
     /// The suite brings a program for the processors of the boxes.
@@ -95,6 +98,7 @@ pub struct Subject {
     reopen: Option<Reopen>,
     kill: Option<Kill>,
     made: Arc<Mutex<Vec<SandboxId>>>,
+    taken: Arc<Mutex<Vec<SnapshotId>>>,
     next: Arc<AtomicU32>,
 }
 
@@ -116,6 +120,7 @@ impl Subject {
             reopen: None,
             kill: None,
             made: Arc::default(),
+            taken: Arc::default(),
             next: Arc::default(),
         }
     }
@@ -174,6 +179,7 @@ impl Subject {
             Need::Kill => self.kill.is_none(),
             Need::Slots => self.provider.slots().is_none(),
             Need::Pauses => self.provider.pauses().is_none(),
+            Need::Snapshots => self.provider.snapshots().is_none(),
             Need::Disk | Need::HeldFiles => self.provider.disk().is_none(),
             Need::OwnProgram => cfg!(not(target_arch = "x86_64")),
             Need::Processes
@@ -236,10 +242,14 @@ impl Subject {
 
     /// Returns a new id for a slot, which is removed with its box.
     pub(super) fn slot_id(&self) -> SandboxId {
+        SandboxId::from_entropy(self.entropy())
+    }
+
+    fn entropy(&self) -> [u8; 10] {
         let mut entropy = [0; 10];
         entropy[..4].copy_from_slice(&std::process::id().to_be_bytes());
         entropy[6..].copy_from_slice(&self.next.fetch_add(1, Ordering::Relaxed).to_be_bytes());
-        SandboxId::from_entropy(entropy)
+        entropy
     }
 
     /// Starts a box with the usual spec.
@@ -269,6 +279,17 @@ impl Subject {
 
     pub(super) fn pauses(&self) -> &dyn Pauses {
         self.provider.pauses().expect("the need was checked")
+    }
+
+    pub(super) fn snapshots(&self) -> &dyn Snapshots {
+        self.provider.snapshots().expect("the need was checked")
+    }
+
+    /// Returns a new id for a snapshot, which is removed after the case.
+    pub(super) fn snapshot_id(&self) -> SnapshotId {
+        let id = SnapshotId::from_entropy(self.entropy());
+        self.taken.lock().push(id.clone());
+        id
     }
 
     /// Returns the spec of a box with room for eight slots of the usual size.
@@ -301,7 +322,7 @@ impl Subject {
         Inside { id, guest }
     }
 
-    /// Stops every box of a case that has ended. Retries while the backend is unavailable, as
+    /// Stops every box of a case that has ended, and removes its snapshots. Retries while the backend is unavailable, as
     /// [`Provider::stop`] requires.
     pub(super) async fn stop_all(&self) -> Result<(), String> {
         let made = std::mem::take(&mut *self.made.lock());
@@ -314,6 +335,11 @@ impl Subject {
                 stopped = self.provider.stop(&id).await;
             }
             stopped.map_err(|error| format!("{id} cannot be stopped: {}", Chain(&error)))?;
+        }
+        let taken = std::mem::take(&mut *self.taken.lock());
+        for id in taken {
+            let removed = self.snapshots().remove(&id).await;
+            removed.map_err(|error| format!("{id} cannot be removed: {}", Chain(&error)))?;
         }
         Ok(())
     }

@@ -30,6 +30,10 @@ pub struct Launch {
     pub id_base: Option<u32>,
     /// Overlay mounts, in this order; the first is the root.
     pub overlays: Vec<Overlay>,
+    /// Files of the host with file systems of the kind EROFS, topmost first. Each has directories named
+    /// as overlays are, which lie above the [`Overlay::lower`] of these. Needs [`Launch::id_base`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub snapshot: Vec<String>,
     /// Storage of the upper layers.
     pub storage: Storage,
     /// Size limit of `/dev/shm` in mebibytes.

@@ -28,23 +28,27 @@ pub(crate) mod record;
 pub(crate) mod refill;
 pub(crate) mod removals;
 mod slots;
+pub(crate) mod snapshot_folder;
+pub(crate) mod snapshots;
 pub(crate) mod stats;
 pub(crate) mod usage;
 
+use std::collections::HashMap;
 use std::fs;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::SandboxId;
-use parking_lot::RwLock;
+use domain::{SandboxId, SnapshotId};
+use images::ImageGuard;
+use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::snapshots::check_snapshot;
 use crate::{
     BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Pauses, Provider,
-    Result, Slots, Spec, Started,
+    Result, Slots, Snapshots, Spec, Started,
 };
 
 use backend::Backend;
@@ -80,6 +84,8 @@ struct Inner<B: Backend> {
     backend: B,
     boxes: Boxes,
     slots: Boxes,
+    /// Holds that keep the images of snapshots on disk.
+    snapshots: Mutex<HashMap<SnapshotId, ImageGuard>>,
     probed: RwLock<(Probe<B::Capabilities>, Instant)>,
 }
 
@@ -92,8 +98,8 @@ impl<B: Backend> Local<B> {
     pub(crate) async fn resume(backend: B) -> Result<Local<B>> {
         let (boxes, slots) = (Boxes::default(), Boxes::default());
         let probed = RwLock::new((Probe::default(), Instant::now()));
-        let inner = Inner { backend, boxes, slots, probed };
-        inner.find_boxes().map_err(not_opened)?;
+        let inner = Inner { backend, boxes, slots, snapshots: Mutex::default(), probed };
+        inner.find_boxes().and_then(|()| inner.find_snapshots()).map_err(not_opened)?;
         inner.probe().await;
         Ok(Local { inner: Arc::new(inner) })
     }
@@ -195,6 +201,9 @@ impl<B: Backend> Inner<B> {
 
     /// Returns the image that `spec` asks for; `None` for `host`.
     async fn take_image(&self, spec: &Spec) -> Result<Option<Image>> {
+        if let Some(snapshot) = &spec.snapshot {
+            return self.image_of_snapshot(spec, snapshot);
+        }
         image::take(B::NAME, self.backend.parts().images.as_ref(), spec).await
     }
 
@@ -231,8 +240,9 @@ impl<B: Backend> Inner<B> {
         }
         let image = if image.is_some() { image } else { self.take_image(spec).await? };
         let (resources, lifetime) = (&spec.resources, spec.lifetime);
-        let plan =
-            BoxPlan { id, folder, kind, resources, lifetime, can, image: image.as_ref(), trust: spec.trust.as_deref() };
+        let snapshot = spec.snapshot.as_ref().map(|id| self.backend.parts().folders.snapshot(id));
+        let (image_of_plan, trust) = (image.as_ref(), spec.trust.as_deref());
+        let plan = BoxPlan { id, folder, kind, resources, lifetime, can, image: image_of_plan, snapshot, trust };
         match builder::make(&self.backend, &plan).await {
             Ok(made) => {
                 entry.hold(image.filter(|_| !B::COPIES_IMAGE).map(|image| image.held));
@@ -272,7 +282,11 @@ impl<B: Backend> Inner<B> {
         let holds_deleted = self.backend.holds_deleted(&folder, self.can());
         let measure = move || {
             let first = folder.pid().filter(|_| holds_deleted);
-            usage(folder.path(), first.map(|(pid, _)| pid)).ok()
+            let mut found = usage(folder.path(), first.map(|(pid, _)| pid)).ok()?;
+            let (bytes, entries) = folder.shared().ok()?;
+            found.bytes = found.bytes.saturating_sub(bytes);
+            found.entries = found.entries.saturating_sub(entries);
+            Some(found)
         };
         tokio::task::spawn_blocking(measure).await.ok()?
     }
@@ -359,6 +373,10 @@ impl<B: Backend> Provider for Local<B> {
 
     fn pauses(&self) -> Option<&dyn Pauses> {
         self.inner.backend.has_freezer().then_some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        self.inner.backend.has_snapshots(self.inner.can()).then_some(self)
     }
 
     fn disk(&self) -> Option<BoxDisk> {

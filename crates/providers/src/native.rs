@@ -7,6 +7,7 @@ mod cpu_share;
 mod disk;
 mod host;
 mod prepared_dirs;
+mod snapshot;
 
 use std::path::{PathBuf, absolute};
 

@@ -27,8 +27,8 @@ pub struct Taken {
 pub trait Snapshots: fmt::Debug + Send + Sync {
     /// Keeps the state of a box as a new snapshot. The box goes on afterwards, or stays paused.
     ///
-    /// - The files are kept as they are at one moment, with their modes, owners, times, attributes,
-    ///   links and holes, and so is what was removed of the image.
+    /// - The files are kept as they are at one moment, with their modes, owners, times, attributes and
+    ///   links, and so is what was removed of the image.
     /// - A box that is made of it has these files. What it changes shows in no other box, and not in
     ///   the snapshot.
     /// - A snapshot can be taken of a box that was made of another.

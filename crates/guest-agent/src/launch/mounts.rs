@@ -6,18 +6,21 @@ use guest_protocol::{Launch, Storage};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
-    open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
+    fsmount, fsopen, open_tree,
 };
 
 use super::descriptors::open;
 use super::refused::{At, Refused};
 use super::syscall;
 
-/// Returns detached mounts of all layers and of the storage, with the ids of a user namespace.
+/// Returns detached mounts of all layers, those of a snapshot, and the storage, with the ids of a user namespace.
 pub(super) fn mounts(launch: &Launch, user_namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Refused> {
     let layers = launch.overlays.iter().flat_map(|overlay| &overlay.lower);
     let mut mounts = layers.map(|lower| lower_mount(lower, user_namespace)).collect::<Result<Vec<_>, _>>()?;
+    for file in &launch.snapshot {
+        mounts.push(snapshot_mount(file, user_namespace)?);
+    }
     mounts.extend(storage_mount(launch)?);
     Ok(mounts)
 }
@@ -28,6 +31,33 @@ fn lower_mount(path: &str, user_namespace: BorrowedFd<'_>) -> Result<OwnedFd, Re
         open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC).at("take a layer")?;
     syscall::idmap_mount(&mount, user_namespace).at("map the ids of a layer")?;
     Ok(mount)
+}
+
+/// Mounts a layer of a snapshot without attaching it anywhere on the host; as [`lower_mount`].
+fn snapshot_mount(file: &str, user_namespace: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
+    const STEP: &str = "mount a layer of the snapshot";
+    let context = match created(file) {
+        // Before Linux 6.12 only a device can be mounted.
+        Err(Errno::NOTBLK) => {
+            let image = open(file, OFlags::RDONLY).at("open a layer of the snapshot")?;
+            let (_device, path) = syscall::attach_loop(&image).at("attach a layer of the snapshot")?;
+            created(path.as_c_str()).at(STEP)?
+        }
+        context => context.at(STEP)?,
+    };
+    let attributes =
+        MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).at(STEP)?;
+    syscall::idmap_mount(&mount, user_namespace).at("map the ids of a layer of the snapshot")?;
+    Ok(mount)
+}
+
+fn created(source: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
+    let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(context.as_fd(), "source", source)?;
+    fsconfig_set_flag(context.as_fd(), "ro")?;
+    fsconfig_create(context.as_fd())?;
+    Ok(context)
 }
 
 /// Returns a detached mount of the box's storage; `None` if the box makes it.

@@ -29,12 +29,13 @@ pub(super) fn enter(launch: &Launch, mut mounts: Vec<OwnedFd>, devices: Option<O
         mounts = own_mounts(launch)?;
     }
     let stage = cover()?;
-    let layers = attach(stage, launch, mounts)?;
+    let (layers, snapshot) = attach(stage, launch, mounts)?;
     let root = format!("{stage}/root");
     make_dir(&root)?;
     let mut layers = layers.into_iter();
     for overlay in &launch.overlays {
-        let lower: Vec<String> = layers.by_ref().take(overlay.lower.len()).collect();
+        let mut lower: Vec<String> = snapshot.iter().filter_map(|layer| part_of(layer, &overlay.name)).collect();
+        lower.extend(layers.by_ref().take(overlay.lower.len()));
         mount_overlay(&root, stage, overlay, &lower)?;
     }
     // Built here, where no file of an image is in the way. The kernel allows no new view of
@@ -94,15 +95,16 @@ fn cover() -> Result<&'static str, Refused> {
     Err(last).at("find a place to build the box")
 }
 
-/// Attaches the received mounts: the layers, then the storage. A detached mount cannot be a layer:
+/// Attaches the received mounts: the layers, those of the snapshot, then the storage. Returns where the
+/// layers and those of the snapshot are. A detached mount cannot be a layer:
 /// the kernel wants one in the process's own namespace.
-fn attach(stage: &str, launch: &Launch, mounts: Vec<OwnedFd>) -> Result<Vec<String>, Refused> {
+fn attach(stage: &str, launch: &Launch, mounts: Vec<OwnedFd>) -> Result<(Vec<String>, Vec<String>), Refused> {
     let count: usize = launch.overlays.iter().map(|overlay| overlay.lower.len()).sum();
     let storage = format!("{stage}/storage");
     make_dir(&storage)?;
     let mut layers = Vec::with_capacity(count);
     let mut mounts = mounts.into_iter();
-    for number in 0..count {
+    for number in 0..count + launch.snapshot.len() {
         let layer = format!("{stage}/layer{number}");
         make_dir(&layer)?;
         attach_one(&mounts.next().ok_or(Errno::BADF).at("attach a layer")?, &layer).at("attach a layer")?;
@@ -115,7 +117,14 @@ fn attach(stage: &str, launch: &Launch, mounts: Vec<OwnedFd>) -> Result<Vec<Stri
         }
         (_, _) => return Err(Errno::BADF).at("attach the box's storage"),
     }
-    Ok(layers)
+    let snapshot = layers.split_off(count);
+    Ok((layers, snapshot))
+}
+
+/// Returns the directory for an overlay in a layer of a snapshot; `None` if that has none.
+fn part_of(layer: &str, overlay: &str) -> Option<String> {
+    let part = format!("{layer}/{overlay}");
+    openat(CWD, part.as_str(), DIRECTORY_ITSELF, Mode::empty()).is_ok().then_some(part)
 }
 
 fn mount_storage(target: &str, size_mb: u32, launch: &Launch) -> Result<(), Refused> {

@@ -14,8 +14,9 @@ use super::plan::BoxPlan;
 use super::probe::Probe;
 use super::process::Process;
 use super::record::Record;
+use super::snapshot_folder::SnapshotFolder;
 use crate::agent::AgentGuest;
-use crate::{Facts, Result, Spec};
+use crate::{Error, Facts, Result, Spec};
 
 /// A way to make boxes on this host.
 ///
@@ -87,6 +88,24 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
     /// Returns whether boxes have a control group that can be frozen.
     fn has_freezer(&self) -> bool {
         false
+    }
+
+    /// Returns whether the changes of boxes can be kept as snapshots.
+    fn has_snapshots(&self, can: Option<Self::Capabilities>) -> bool {
+        let _ = can;
+        false
+    }
+
+    /// Writes what a box has changed as the topmost layer of a new snapshot, with the layers below it;
+    /// see [`SnapshotFolder::begin`]. No process of the box runs meanwhile.
+    fn keep(
+        &self,
+        folder: &BoxFolder,
+        record: &Record,
+        new: &SnapshotFolder,
+    ) -> impl Future<Output = Result<()>> + Send {
+        let _ = (folder, record, new);
+        ready(Err(Error::NotSupported(format!("the provider {} has no snapshots", Self::NAME))))
     }
 
     /// Returns whether a box gets ids of its own, if there are any.

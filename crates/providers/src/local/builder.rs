@@ -109,8 +109,17 @@ pub(crate) async fn remove<B: Backend>(backend: &B, folder: &BoxFolder, process:
 pub(crate) async fn try_box<B: Backend>(backend: &B, resources: &Resources, can: B::Capabilities) -> Result<bool> {
     let id = probe_id();
     let folder = backend.parts().folders.of(&id);
-    let plan =
-        BoxPlan { id: &id, folder, kind: Kind::Box, resources, lifetime: LIFETIME, can, image: None, trust: None };
+    let plan = BoxPlan {
+        id: &id,
+        folder,
+        kind: Kind::Box,
+        resources,
+        lifetime: LIFETIME,
+        can,
+        image: None,
+        snapshot: None,
+        trust: None,
+    };
     let made = make(backend, &plan).await;
     let outcome = match &made {
         Ok(made) => backend.test(&made.guest).await,

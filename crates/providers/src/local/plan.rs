@@ -8,6 +8,7 @@ use guest_protocol::Slot;
 use super::folder::BoxFolder;
 use super::image::Image;
 use super::process::Process;
+use super::snapshot_folder::SnapshotFolder;
 use crate::Phase;
 use crate::agent::AgentGuest;
 
@@ -22,6 +23,8 @@ pub struct BoxPlan<'a, C> {
     pub(crate) can: C,
     /// Image of the root; `None` for `host`.
     pub(crate) image: Option<&'a Image>,
+    /// Snapshot that the box is made of.
+    pub(crate) snapshot: Option<SnapshotFolder>,
     /// Certificate of an authority that the box trusts; see [`crate::Spec::trust`].
     pub(crate) trust: Option<&'a str>,
 }

@@ -38,6 +38,9 @@ impl<B: Backend> Inner<B> {
         if entry.process(host_folder.pid())?.is_none_or(|process| process.has_ended()) {
             return Err(Error::Gone);
         }
+        if spec.snapshot.is_some() {
+            return Err(Error::NotSupported("a slot is made of an image, and of no snapshot".to_owned()));
+        }
         let record = host_folder.read().unwrap_or_default();
         let (true, Some(id_base), Some((host_pid, host_started))) =
             (record.holds_slots, record.id_base, host_folder.pid())
@@ -66,6 +69,7 @@ impl<B: Backend> Inner<B> {
             lifetime,
             can,
             image: image.as_ref(),
+            snapshot: None,
             trust: spec.trust.as_deref(),
         };
         match builder::make(&self.backend, &plan).await {

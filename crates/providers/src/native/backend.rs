@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use super::capabilities::Capabilities;
 use super::prepared_dirs::{PreparedDirs, layers};
-use super::{disk, host};
+use super::{disk, host, snapshot};
 use crate::local::agent_socket::{self, Running};
 use crate::local::backend::Backend;
 use crate::local::cgroup::freezer::Freezer;
@@ -32,6 +32,7 @@ use crate::local::plan::{BoxPlan, Kind};
 use crate::local::probe::Probe;
 use crate::local::process::Process;
 use crate::local::record::Record;
+use crate::local::snapshot_folder::SnapshotFolder;
 use crate::{Error, Facts, Result, Spec};
 
 /// Time for the first process of a box to end, and all others with it, before each is killed
@@ -100,6 +101,14 @@ impl Backend for NativeBackend {
         self.cgroups.can_freeze()
     }
 
+    fn has_snapshots(&self, can: Option<Capabilities>) -> bool {
+        can.is_some_and(|can| can.snapshots)
+    }
+
+    async fn keep(&self, folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<()> {
+        snapshot::keep(folder, record, new).await
+    }
+
     fn has_ids(&self, can: Capabilities) -> bool {
         can.privileged
     }
@@ -130,6 +139,7 @@ impl Backend for NativeBackend {
 
     async fn prepare(&self, plan: &Plan<'_>, id_base: Option<u32>) -> Result<Launch> {
         let storage = storage(&plan.folder, plan.resources, plan.can).await?;
+        let snapshot = plan.snapshot.as_ref().map(|snapshot| snapshot_layers(&plan.folder, snapshot)).transpose()?;
         let groups = self.cgroups(plan);
         self.cgroups.make(&groups, plan.resources).map_err(not_made)?;
         let oom_events = self.cgroups.oom_events(&groups);
@@ -151,6 +161,7 @@ impl Backend for NativeBackend {
             dir: plan.folder.path().display().to_string(),
             id_base,
             overlays: std::iter::once(root).chain(shown).collect(),
+            snapshot: snapshot.unwrap_or_default(),
             storage,
             shm_mb: (plan.resources.memory_mb / 2).min(SHM_MB_MAX),
             cgroups,
@@ -198,8 +209,19 @@ impl Backend for NativeBackend {
     }
 }
 
-fn image_file(folder: &BoxFolder) -> PathBuf {
+pub(super) fn image_file(folder: &BoxFolder) -> PathBuf {
     folder.path().join("disk.img")
+}
+
+/// Returns the layers of a snapshot, under names of the box's own: the snapshot may be removed.
+fn snapshot_layers(folder: &BoxFolder, snapshot: &SnapshotFolder) -> Result<Vec<String>> {
+    let layers = folder.take_layers(snapshot).map_err(|error| {
+        if error.kind() == io::ErrorKind::NotFound {
+            return Error::NotFound("the snapshot was removed meanwhile".to_owned());
+        }
+        not_written(error)
+    })?;
+    Ok(layers.iter().map(|layer| layer.display().to_string()).collect())
 }
 
 async fn storage(folder: &BoxFolder, resources: &Resources, can: Capabilities) -> Result<Storage> {

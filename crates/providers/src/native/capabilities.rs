@@ -9,4 +9,6 @@ pub struct Capabilities {
     pub(super) disk_upper: bool,
     /// True if image files can be mounted, so that the disk of a box can be bounded.
     pub(super) images: bool,
+    /// True if the changes of boxes can be kept as snapshots.
+    pub(super) snapshots: bool,
 }

@@ -4,6 +4,7 @@ use domain::Resources;
 use rustix::io::Errno;
 
 use super::capabilities::Capabilities;
+use super::snapshot;
 use crate::local::backend::Backend;
 use crate::local::builder::try_box;
 use crate::local::cgroup::Cgroups;
@@ -41,7 +42,7 @@ where
     };
     for privileged in kinds {
         for disk_upper in [true, false] {
-            let can = Capabilities { privileged: *privileged, disk_upper, images: false };
+            let can = Capabilities { privileged: *privileged, disk_upper, ..Capabilities::default() };
             match try_box(backend, &probe::SIZE, can).await {
                 Ok(shares_devices) => {
                     probe.missing.extend(shares_devices.then(|| SHARED_DEVICES.to_owned()));
@@ -78,7 +79,12 @@ where
                 .to_owned(),
         );
     }
-    if !can.privileged {
+    if can.privileged {
+        let obstacle = snapshot::obstacle();
+        let can = probe.can.unwrap_or(can);
+        probe.can = Some(Capabilities { snapshots: obstacle.is_none() && (can.disk_upper || can.images), ..can });
+        probe.missing.extend(obstacle);
+    } else {
         probe.missing.push(SHARED_COUNTS.to_owned());
     }
     probe.missing.extend(powers::missing().into_iter().map(str::to_owned));

@@ -19,12 +19,13 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     // Real parts for tests.
     ("fixtures", &[]),
     ("guest-protocol", &[]),
+    ("erofs", &[]),
     ("host-disk", &[]),
     ("guest-agent", &["guest-protocol"]),
     ("client", &["api"]),
     ("images", &["domain", "guest-protocol", "host-disk"]),
     // One provider drives another service: docs/develop/decisions/0005.
-    ("providers", &["api", "client", "domain", "guest-protocol", "host-disk", "images"]),
+    ("providers", &["api", "client", "domain", "erofs", "guest-protocol", "host-disk", "images"]),
     // Tests of providers, and nothing of the product, need it.
     ("conformance", &["domain", "providers"]),
     // A worker speaks to its control plane.

@@ -1,0 +1,260 @@
+//! Snapshots of boxes.
+
+use futures_util::StreamExt;
+use providers::{Error, SandboxId, SnapshotId, Spec};
+
+use super::case::{Case, case};
+use super::subject::{Inside, Subject, noise, sh, soon};
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        case!(
+            "a box that is made of a snapshot has the files of its box, and its changes are its own",
+            apart,
+            Snapshots
+        ),
+        case!(
+            "a snapshot has modes, owners, times, attributes and links of files, and what was removed",
+            faithful,
+            Snapshots,
+            Processes
+        ),
+        case!("a snapshot of a box that was made of a snapshot has the files of both", chained, Snapshots),
+        case!("the files of a snapshot are those of one moment", one_moment, Snapshots, Processes),
+        case!("a box whose snapshot is removed goes on, and no other is made of it", removed, Snapshots),
+        case!("a box that does not exist has no snapshot, and nothing is left behind", absent, Snapshots),
+        case!("dropping a snapshot leaves nothing that a removal does not remove", dropped, Snapshots),
+        case!(
+            "a later process lists the snapshots of an earlier one, and makes boxes of them",
+            reopened,
+            Snapshots,
+            Reopen
+        ),
+        case!("a box that is paused stays paused when a snapshot is taken", paused, Snapshots, Pauses),
+        case!(
+            "a box that is made of a snapshot has the image and the limits of its spec",
+            bounded,
+            Snapshots,
+            RealImages
+        ),
+        case!("directories nested without an end make no snapshot hang", deep, Snapshots, Processes, Depth),
+    ]
+}
+
+async fn take(subject: &Subject, id: &SandboxId) -> SnapshotId {
+    let snapshot = subject.snapshot_id();
+    soon("a snapshot", subject.snapshots().take(id, &snapshot)).await.expect("a snapshot is taken");
+    snapshot
+}
+
+fn spec_of(subject: &Subject, snapshot: &SnapshotId) -> Spec {
+    Spec { snapshot: Some(snapshot.clone()), ..subject.spec() }
+}
+
+async fn made_of(subject: &Subject, snapshot: &SnapshotId) -> Inside {
+    subject.start_as(&spec_of(subject, snapshot)).await
+}
+
+async fn apart(subject: Subject) {
+    let origin = subject.start().await;
+    let large = noise(3_000_000);
+    origin.write("/workspace/kept", "first").await;
+    origin.write("/workspace/large", &large).await;
+    origin.write("/workspace/folder/deep", "deep").await;
+    let taken = {
+        let snapshot = subject.snapshot_id();
+        let taken = subject.snapshots().take(&origin.id, &snapshot).await.expect("a snapshot is taken");
+        assert!(taken.size_bytes >= 3_000_000 && !taken.has_memory, "{taken:?}");
+        snapshot
+    };
+    // What comes later is not in it.
+    origin.write("/workspace/kept", "later").await;
+    origin.guest.delete("/workspace/folder", true).await.unwrap();
+    let (one, other) = (made_of(&subject, &taken).await, made_of(&subject, &taken).await);
+    for inside in [&one, &other] {
+        assert_eq!(inside.read("/workspace/kept").await, b"first");
+        assert_eq!(inside.read("/workspace/folder/deep").await, b"deep");
+        assert!(inside.read("/workspace/large").await == large);
+    }
+    one.write("/workspace/kept", "changed by one").await;
+    one.guest.delete("/workspace/folder", true).await.unwrap();
+    assert_eq!(other.read("/workspace/kept").await, b"first");
+    assert_eq!(origin.read("/workspace/kept").await, b"later");
+    let third = made_of(&subject, &taken).await;
+    assert_eq!(third.read("/workspace/kept").await, b"first");
+    assert!(third.exists("/workspace/folder/deep").await);
+}
+
+/// Makes every kind of entry below `/workspace`, and changes and removes files of the image.
+const MAKE: &str = "set -e; cd /workspace; umask 022
+printf secret > private; chmod 0600 private; printf run > tool; chmod 4755 tool; touch -d @1234567890 tool
+mkdir -p dir/below; chmod 1777 dir; printf x > dir/below/x; mkdir empty
+ln -s ../nowhere link; ln private again; mkfifo pipe
+dd if=/dev/zero of=holes bs=1 count=1 seek=50000000 2>/dev/null; printf end >> holes
+i=0; while [ $i -lt 300 ]; do printf $i > dir/$i; i=$((i+1)); done
+printf changed > /etc/hostname; rm -f /etc/profile; mv /etc/shells /etc/moved
+rm -rf /var/spool; mkdir /var/spool; printf new > /var/spool/new; chmod 700 /var/spool";
+/// Shows them.
+const SHOW: &str = "cd /workspace
+stat -c '%n %F %a %u %g %h' * dir/below/x /etc/hostname /etc/moved /var/spool /var/spool/*; wc -c tool holes
+stat -c %Y tool; readlink link; ls dir | wc -l; cat dir/299 dir/below/x; echo
+[ private -ef again ] && echo one; tail -c 3 holes; echo
+cat /etc/hostname; ls /etc/profile 2>&1 | wc -l; [ -e /etc/profile ] || echo removed; ls -A /var/spool empty";
+
+async fn faithful(subject: Subject) {
+    let origin = subject.start().await;
+    let made = origin.sh(MAKE).await;
+    assert_eq!(made.code(), 0, "{}", String::from_utf8_lossy(&made.stderr));
+    let users = subject.lacks(super::Need::Users).is_none();
+    if users {
+        let owned = origin.sh("cd /workspace; chown 1000:1001 private; chown -h 33 link; chown 65534:7 dir").await;
+        assert_eq!(owned.code(), 0, "{}", String::from_utf8_lossy(&owned.stderr));
+    }
+    // Where it can be set.
+    let attribute = "python3 -c \"import os; os.setxattr('/workspace/tool', 'user.note', b'kept')\" 2>/dev/null";
+    let has_attribute = origin.sh(attribute).await.code() == 0;
+    let expected = origin.sh(SHOW).await;
+    assert!(expected.text().contains("one\n") && expected.text().contains("removed\n"), "{}", expected.text());
+    let inside = made_of(&subject, &take(&subject, &origin.id).await).await;
+    let found = inside.sh(SHOW).await;
+    assert_eq!(found.text(), expected.text(), "{}", String::from_utf8_lossy(&found.stderr));
+    if has_attribute {
+        let read = "python3 -c \"import os; print(os.getxattr('/workspace/tool', 'user.note').decode())\"";
+        assert_eq!(inside.sh(read).await.text(), "kept\n");
+    }
+    // Names of one file stay names of one file.
+    assert_eq!(inside.sh("printf more >> /workspace/dir/0; cat /workspace/dir/0").await.text(), "0more");
+}
+
+async fn chained(subject: Subject) {
+    let origin = subject.start().await;
+    origin.write("/workspace/one", "1").await;
+    origin.write("/workspace/gone", "x").await;
+    let first = take(&subject, &origin.id).await;
+    let second_box = made_of(&subject, &first).await;
+    second_box.write("/workspace/two", "2").await;
+    second_box.guest.delete("/workspace/gone", false).await.unwrap();
+    let second = take(&subject, &second_box.id).await;
+    // It needs the first no more.
+    subject.snapshots().remove(&first).await.unwrap();
+    let third_box = made_of(&subject, &second).await;
+    assert_eq!(third_box.read("/workspace/one").await, b"1");
+    assert_eq!(third_box.read("/workspace/two").await, b"2");
+    assert!(!third_box.exists("/workspace/gone").await);
+    third_box.write("/workspace/one", "changed").await;
+    let third = take(&subject, &third_box.id).await;
+    assert_eq!(made_of(&subject, &third).await.read("/workspace/one").await, b"changed");
+    assert_eq!(made_of(&subject, &second).await.read("/workspace/one").await, b"1");
+}
+
+async fn one_moment(subject: Subject) {
+    let origin = subject.start().await;
+    // What `a` says is never behind `b`, and at most one ahead.
+    let script = "cd /workspace; n=0; printf 0 > a; printf 0 > b; echo begun
+        while :; do n=$((n+1)); printf $n > t; mv t a; printf $n > t; mv t b; done";
+    let mut output = origin.guest.exec(sh(script)).await.expect("a command starts");
+    output.next().await.expect("it has begun").expect("it runs");
+    for _ in 0..5 {
+        let inside = made_of(&subject, &take(&subject, &origin.id).await).await;
+        let number = async |name: &str| -> u64 {
+            String::from_utf8(inside.read(name).await).unwrap().parse().expect("a number")
+        };
+        let (a, b) = (number("/workspace/a").await, number("/workspace/b").await);
+        assert!(a == b || a == b + 1, "{a} {b}");
+    }
+    drop(output);
+}
+
+async fn removed(subject: Subject) {
+    let origin = subject.start().await;
+    origin.write("/workspace/file", "kept").await;
+    let snapshot = take(&subject, &origin.id).await;
+    let inside = made_of(&subject, &snapshot).await;
+    subject.snapshots().remove(&snapshot).await.unwrap();
+    subject.snapshots().remove(&snapshot).await.unwrap();
+    assert_eq!(subject.snapshots().list().await.unwrap(), []);
+    assert_eq!(inside.read("/workspace/file").await, b"kept");
+    // It has not read this before.
+    let again = take(&subject, &inside.id).await;
+    assert_eq!(made_of(&subject, &again).await.read("/workspace/file").await, b"kept");
+    let started = subject.provider().start(&subject.id(), &spec_of(&subject, &snapshot)).await;
+    assert!(matches!(started, Err(Error::NotFound(_))), "{started:?}");
+}
+
+async fn absent(subject: Subject) {
+    let taken = subject.snapshots().take(&subject.id(), &subject.snapshot_id()).await;
+    assert!(matches!(taken, Err(Error::Gone)), "{taken:?}");
+    assert_eq!(subject.snapshots().list().await.unwrap(), []);
+    subject.snapshots().remove(&subject.snapshot_id()).await.unwrap();
+}
+
+async fn dropped(subject: Subject) {
+    let origin = subject.start().await;
+    origin.write("/workspace/large", noise(5_000_000)).await;
+    for wait_us in [0, 100, 1000, 3000, 10_000] {
+        let snapshot = subject.snapshot_id();
+        let wait = std::time::Duration::from_micros(wait_us);
+        let _ = tokio::time::timeout(wait, subject.snapshots().take(&origin.id, &snapshot)).await;
+        subject.snapshots().remove(&snapshot).await.unwrap();
+        let started = subject.provider().start(&subject.id(), &spec_of(&subject, &snapshot)).await;
+        assert!(matches!(started, Err(Error::NotFound(_))), "{started:?}");
+    }
+    // The box is as it was, once the last of them has ended.
+    assert_eq!(origin.read("/workspace/large").await.len(), 5_000_000);
+    let last = take(&subject, &origin.id).await;
+    assert_eq!(subject.snapshots().list().await.unwrap(), [last]);
+}
+
+async fn reopened(subject: Subject) {
+    let origin = subject.start().await;
+    origin.write("/workspace/file", "kept").await;
+    let snapshot = take(&subject, &origin.id).await;
+    let second = subject.second().await;
+    assert_eq!(second.snapshots().expect("it has them too").list().await.unwrap(), std::slice::from_ref(&snapshot));
+    let id = subject.id();
+    second.start(&id, &spec_of(&subject, &snapshot)).await.expect("a box starts");
+    assert_eq!(subject.dial(id).await.read("/workspace/file").await, b"kept");
+}
+
+async fn paused(subject: Subject) {
+    let origin = subject.start().await;
+    origin.write("/workspace/file", "kept").await;
+    subject.pauses().pause(&origin.id).await.unwrap();
+    let snapshot = take(&subject, &origin.id).await;
+    assert!(subject.pauses().paused().await.unwrap().contains(&origin.id), "it goes on");
+    assert_eq!(made_of(&subject, &snapshot).await.read("/workspace/file").await, b"kept");
+    subject.pauses().resume(&origin.id).await.unwrap();
+    assert_eq!(origin.read("/workspace/file").await, b"kept");
+}
+
+async fn bounded(subject: Subject) {
+    let mut spec = subject.full_image();
+    spec.resources.disk_mb = 32;
+    let origin = subject.start_as(&spec).await;
+    origin.write("/workspace/file", noise(20 << 20)).await;
+    let snapshot = take(&subject, &origin.id).await;
+    let inside = subject.start_as(&Spec { snapshot: Some(snapshot.clone()), ..spec.clone() }).await;
+    assert!(inside.read("/workspace/file").await == noise(20 << 20));
+    // What the snapshot has does not count, and what the box writes does.
+    let within = inside.sh("head -c 20971520 /dev/zero > /workspace/more; echo $?").await;
+    assert_eq!(within.text(), "0\n");
+    let above = inside.sh("head -c 20971520 /dev/zero > /workspace/most; echo $?").await;
+    assert_ne!(above.text(), "0\n", "the disk is bounded");
+    assert_eq!(inside.run(super::subject::argv(&["/bin/sh", "-c", "echo \"$PATH\""])).await.code(), 0);
+}
+
+async fn deep(subject: Subject) {
+    let origin = subject.start().await;
+    let made = origin.sh("cd /workspace; i=0; while [ $i -lt 1500 ]; do mkdir d && cd -P d; i=$((i+1)); done").await;
+    assert_eq!(made.code(), 0, "{}", String::from_utf8_lossy(&made.stderr));
+    let taken = soon("an answer", subject.snapshots().take(&origin.id, &subject.snapshot_id())).await;
+    match taken {
+        Ok(_) => {}
+        Err(Error::Invalid(message)) => {
+            assert!(message.contains("nested"), "{message}");
+            assert_eq!(subject.snapshots().list().await.unwrap(), []);
+        }
+        Err(error) => panic!("{error:?}"),
+    }
+    assert_eq!(origin.sh("echo here").await.text(), "here\n");
+}

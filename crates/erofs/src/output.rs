@@ -1,0 +1,156 @@
+//! The image as it grows: written in order, but for places that were left free before.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{SeekFrom, copy_file_range, seek};
+use rustix::io::{Errno, read, retry_on_intr};
+
+/// Bytes that are written at once.
+const WRITE_BYTES: usize = 1024 * 1024;
+
+/// An image that is being written.
+#[derive(Debug)]
+pub(crate) struct Output<'a> {
+    file: &'a File,
+    /// Bytes that are not in the file yet.
+    held: Vec<u8>,
+    /// Place of the first of them.
+    held_at: u64,
+}
+
+impl Output<'_> {
+    pub(crate) fn new(file: &File) -> Output<'_> {
+        Output { file, held: Vec::with_capacity(2 * WRITE_BYTES), held_at: 0 }
+    }
+
+    /// Returns the place of the next byte.
+    pub(crate) fn at(&self) -> u64 {
+        self.held_at + self.held.len() as u64
+    }
+
+    /// Appends zeros up to a multiple of `unit`, which is a power of two.
+    pub(crate) fn align(&mut self, unit: usize) -> io::Result<()> {
+        let ahead = self.at().wrapping_neg() & (unit as u64 - 1);
+        self.leave(usize::try_from(ahead).unwrap_or(0)).map(drop)
+    }
+
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.held.extend_from_slice(bytes);
+        self.write_much()
+    }
+
+    /// Appends zeros, and returns their place.
+    pub(crate) fn leave(&mut self, count: usize) -> io::Result<u64> {
+        let at = self.at();
+        self.held.resize(self.held.len() + count, 0);
+        self.write_much()?;
+        Ok(at)
+    }
+
+    /// Puts bytes in the place of earlier ones.
+    pub(crate) fn put(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        match at.checked_sub(self.held_at) {
+            Some(ahead) => {
+                let ahead = usize::try_from(ahead).map_err(io::Error::other)?;
+                self.held[ahead..ahead + bytes.len()].copy_from_slice(bytes);
+                Ok(())
+            }
+            None => {
+                // It may end in what is held.
+                self.flush()?;
+                self.file.write_all_at(bytes, at)
+            }
+        }
+    }
+
+    /// Appends `size` bytes of a file from `from` on, and zeros in the place of those it lacks.
+    pub(crate) fn append_file(&mut self, file: BorrowedFd<'_>, from: u64, size: usize) -> io::Result<()> {
+        let begin = self.held.len();
+        self.held.resize(begin + size, 0);
+        let mut got = 0;
+        while got < size {
+            let into = &mut self.held[begin + got..];
+            match retry_on_intr(|| rustix::io::pread(file, &mut *into, from + got as u64))? {
+                0 => break,
+                count => got += count,
+            }
+        }
+        self.write_much()
+    }
+
+    /// Appends the first `size` bytes of a large file; holes of it are holes of the image.
+    pub(crate) fn append_large(&mut self, file: BorrowedFd<'_>, size: u64) -> io::Result<()> {
+        self.flush()?;
+        let begin = self.held_at;
+        let end = begin.checked_add(size).ok_or(io::ErrorKind::FileTooLarge)?;
+        let mut at = 0;
+        while at < size {
+            let data = match seek(file, SeekFrom::Data(at)) {
+                Ok(data) => data.min(size),
+                // A hole up to the end.
+                Err(Errno::NXIO) => break,
+                // Without holes.
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
+                Err(errno) => return Err(errno.into()),
+            };
+            let hole = match seek(file, SeekFrom::Hole(data)) {
+                Ok(hole) => hole.min(size),
+                Err(_) => size,
+            };
+            self.copy(file, data, begin + data, hole - data)?;
+            at = hole;
+        }
+        self.held_at = end;
+        Ok(())
+    }
+
+    /// Copies a part of a file into the image. What the file lacks stays a hole.
+    fn copy(&self, file: BorrowedFd<'_>, from: u64, to: u64, count: u64) -> io::Result<()> {
+        let (mut from_at, mut to_at) = (from, to);
+        while from_at < from + count {
+            let left = usize::try_from(from + count - from_at).unwrap_or(usize::MAX);
+            let copied =
+                retry_on_intr(|| copy_file_range(file, Some(&mut from_at), self.file.as_fd(), Some(&mut to_at), left));
+            match copied {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                // Between two kinds of file systems.
+                Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    seek(file, SeekFrom::Start(from_at))?;
+                    return self.copy_by_hand(file, to_at, from + count - from_at);
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_by_hand(&self, file: BorrowedFd<'_>, mut to: u64, mut count: u64) -> io::Result<()> {
+        let mut buffer = vec![0; WRITE_BYTES];
+        while count > 0 {
+            let most = usize::try_from(count).unwrap_or(usize::MAX).min(WRITE_BYTES);
+            let got = retry_on_intr(|| read(file, &mut buffer[..most]))?;
+            if got == 0 {
+                return Ok(());
+            }
+            self.file.write_all_at(&buffer[..got], to)?;
+            (to, count) = (to + got as u64, count - got as u64);
+        }
+        Ok(())
+    }
+
+    fn write_much(&mut self) -> io::Result<()> {
+        if self.held.len() < WRITE_BYTES { Ok(()) } else { self.flush() }
+    }
+
+    /// Writes all that is held into the file.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.file.write_all_at(&self.held, self.held_at)?;
+        self.held_at += self.held.len() as u64;
+        self.held.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,165 @@
+//! Snapshots of boxes.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use domain::{SandboxId, SnapshotId};
+
+use super::backend::Backend;
+use super::boxes::Entry;
+use super::cgroup::freezer::Freezer;
+use super::folder::BoxFolder;
+use super::image::Image;
+use super::record::Record;
+use super::removals::Removals;
+use super::snapshot_folder::{LAYERS_MAX, SnapshotFolder};
+use super::{Inner, Local};
+use crate::{Error, Result, Snapshots, Spec, Taken, disk};
+
+const TAKE: &str = "take a snapshot";
+
+impl<B: Backend> Inner<B> {
+    /// Keeps the changes of a box in the folder of a new snapshot. The caller holds the lock on
+    /// `entry`.
+    async fn take(&self, id: &SandboxId, snapshot: &SnapshotId, entry: &Entry) -> Result<Taken> {
+        let (folder, new) = (self.folder(id), self.backend.parts().folders.snapshot(snapshot));
+        if !folder.exists() {
+            self.boxes.forget(id);
+            return Err(Error::Gone);
+        }
+        if entry.process(folder.pid())?.is_none_or(|process| process.has_ended()) {
+            return Err(Error::Gone);
+        }
+        let record = folder.read().unwrap_or_default();
+        if record.holds_slots {
+            return Err(Error::NotSupported(
+                "several users share the box, so it has no snapshots; make a sandbox of its own".to_owned(),
+            ));
+        }
+        let layers = folder.layers().map_err(not_taken)?.len();
+        if layers + 1 >= LAYERS_MAX {
+            return Err(Error::Invalid(format!(
+                "the sandbox was made of a snapshot of a snapshot, {layers} deep, which is the most; make one of the \
+                 image and copy the files into it"
+            )));
+        }
+        self.hold(snapshot, record.image.as_deref());
+        self.keep_still(&folder, &record, &new).await
+    }
+
+    /// Writes the snapshot while no process of the box runs.
+    async fn keep_still(&self, folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<Taken> {
+        let freezer = Freezer::of(&record.cgroups);
+        // One that is paused stays so.
+        let freezer = freezer.filter(|freezer| !freezer.is_asked().unwrap_or(false));
+        if let Some(freezer) = &freezer
+            && !freezer.freeze().await.map_err(not_taken)?
+        {
+            return Err(Error::Unavailable("processes of the box do not stop; try again".to_owned()));
+        }
+        let kept = self.backend.keep(folder, record, new).await;
+        if let Some(freezer) = freezer {
+            freezer.thaw().map_err(not_taken)?;
+        }
+        kept?;
+        let (new, image) = (new.clone(), record.image.clone());
+        let finish = move || new.finish(image).and_then(|()| new.size_bytes());
+        let finished = tokio::task::spawn_blocking(finish).await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        Ok(Taken { size_bytes: finished.map_err(not_taken)?, has_memory: false })
+    }
+
+    /// Returns the image and the folder of the snapshot that `spec` names.
+    pub(super) fn image_of_snapshot(&self, spec: &Spec, snapshot: &SnapshotId) -> Result<Option<Image>> {
+        let begin = Instant::now();
+        let missing = || Error::NotFound(format!("there is no snapshot {snapshot}"));
+        let record = self.backend.parts().folders.snapshot(snapshot).read().ok_or_else(missing)?;
+        let Some(digest) = record.image else { return Ok(None) };
+        let held = self.backend.parts().images.as_ref().and_then(|images| images.hold(&digest));
+        let Some(held) = held else {
+            return Err(Error::failed(
+                "make a box of a snapshot",
+                format!("the image {digest} is gone from the store"),
+            ));
+        };
+        held.run().check(&spec.image, spec.entrypoint)?;
+        Ok(Some(Image { held, entrypoint: spec.entrypoint, took: begin.elapsed() }))
+    }
+
+    /// Holds the images of the snapshots that an earlier server took.
+    pub(super) fn find_snapshots(&self) -> io::Result<()> {
+        for (id, folder) in self.backend.parts().folders.all_snapshots()? {
+            if let Some(record) = folder.read() {
+                self.hold(&id, record.image.as_deref());
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the image of a snapshot on disk, until the snapshot is removed.
+    fn hold(&self, id: &SnapshotId, digest: Option<&str>) {
+        let Some(digest) = digest else { return };
+        match self.backend.parts().images.as_ref().and_then(|images| images.hold(digest)) {
+            Some(held) => {
+                self.snapshots.lock().insert(id.clone(), held);
+            }
+            None => tracing::warn!(%id, digest, "the image of a snapshot is not in the store any more"),
+        }
+    }
+
+    /// Moves a snapshot to the trash, where it is deleted in the background.
+    fn discard(&self, id: &SnapshotId) -> io::Result<()> {
+        let parts = self.backend.parts();
+        let trash = parts.folders.trash.join(Removals::name(id.as_str()));
+        match fs::rename(parts.folders.snapshot(id).path(), &trash) {
+            Ok(()) => parts.removals.discard(trash, |_| {}),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        self.snapshots.lock().remove(id);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl<B: Backend> Snapshots for Local<B> {
+    async fn take(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Taken> {
+        // Here and not in the task: a removal that comes after this call was dropped must find it.
+        self.inner.backend.parts().folders.snapshot(snapshot).make().map_err(not_taken)?;
+        let (inner, id, snapshot) = (Arc::clone(&self.inner), id.clone(), snapshot.clone());
+        let work = async move {
+            let (entry, _change) = inner.boxes.change(&id).await;
+            let taken = inner.take(&id, &snapshot, &entry).await;
+            if taken.is_err()
+                && let Err(error) = inner.discard(&snapshot)
+            {
+                tracing::warn!(%snapshot, %error, "what is left of a snapshot that could not be taken cannot be removed");
+            }
+            taken
+        };
+        self.tracked(work, TAKE).await
+    }
+
+    async fn remove(&self, snapshot: &SnapshotId) -> Result<()> {
+        self.inner.discard(snapshot).map_err(|error| Error::failed("remove a snapshot", error))
+    }
+
+    async fn list(&self) -> Result<Vec<SnapshotId>> {
+        let listed = self.inner.backend.parts().folders.all_snapshots();
+        let listed = listed.map_err(|error| Error::failed("list the snapshots", error))?;
+        Ok(listed.into_iter().map(|(id, _)| id).collect())
+    }
+}
+
+/// Converts the failure to write a snapshot.
+pub(crate) fn not_taken(error: io::Error) -> Error {
+    if error.get_ref().is_some_and(|cause| cause.is::<erofs::TooDeep>()) {
+        return Error::Invalid(format!("no snapshot can be taken: {error}"));
+    }
+    if error.kind() == ErrorKind::NotFound {
+        return Error::Conflict("the snapshot was removed while it was taken".to_owned());
+    }
+    disk::refused(TAKE, error)
+}
