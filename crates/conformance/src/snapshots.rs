@@ -4,7 +4,7 @@ use futures_util::StreamExt;
 use providers::{Error, SandboxId, SnapshotId, Spec};
 
 use super::case::{Case, case};
-use super::subject::{Inside, Subject, noise, sh, soon};
+use super::subject::{Inside, Need, Subject, noise, sh, soon};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -105,7 +105,7 @@ async fn faithful(subject: Subject) {
     let origin = subject.start().await;
     let made = origin.sh(MAKE).await;
     assert_eq!(made.code(), 0, "{}", String::from_utf8_lossy(&made.stderr));
-    let users = subject.lacks(super::Need::Users).is_none();
+    let users = subject.lacks(Need::Users).is_none();
     if users {
         let owned = origin.sh("cd /workspace; chown 1000:1001 private; chown -h 33 link; chown 65534:7 dir").await;
         assert_eq!(owned.code(), 0, "{}", String::from_utf8_lossy(&owned.stderr));

@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{fgetxattr, flistxattr};
 use rustix::io::Errno;
 
-use super::Ids;
 use super::format::ATTRIBUTES_HEAD;
+use super::tree::Ids;
 
 /// Prefixes of names, each with the number that stands for it.
 const PREFIXES: [(&str, u8); 4] = [("user.", 1), ("trusted.", 4), ("lustre.", 5), ("security.", 6)];

@@ -7,20 +7,23 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 
+use super::attributes;
 use super::directory::{self, Entry};
 use super::format::{self, BLOCK, INODE_BYTES, Inode, Kind, Layout, SLOT};
 use super::output::Output;
-use super::{Ids, TooDeep, Tree, Written, attributes};
+use super::tree::{DEPTH_MAX, Ids, TooDeep, Tree, Written};
 
-/// Most levels of directories, each of which holds a descriptor while what is below it is written.
-pub(crate) const DEPTH_MAX: usize = 1000;
 /// Size from which a file is copied from file to file.
 const LARGE: u64 = 256 * 1024;
 
 const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-/// Writes an image; see [`super::write`].
-pub(crate) fn write(trees: Vec<Tree>, ids: Ids, out: &File) -> io::Result<Written> {
+/// Writes an image of `trees` into the empty file `out`. Blocks, so it needs a thread of its own.
+///
+/// # Errors
+/// If something cannot be read or written, or changes while it is read; [`TooDeep`] if directories are
+/// nested deeper than a thousand levels.
+pub fn write(trees: Vec<Tree>, ids: Ids, out: &File) -> io::Result<Written> {
     let mut walk = Walk { output: Output::new(out), ids, linked: HashMap::new(), inodes: 0 };
     walk.output.leave(format::start(0, 0, 0).len())?;
     let root = walk.root(trees)?;

@@ -47,18 +47,20 @@ impl Folders {
         self.base.join("snapshots")
     }
 
+    /// Makes the folder of all snapshots. If it is missing later, the data folder is not there, and no
+    /// snapshot counts as lost.
+    pub(crate) fn make_snapshots(&self) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(self.snapshots())
+    }
+
     pub(crate) fn snapshot(&self, id: &SnapshotId) -> SnapshotFolder {
         SnapshotFolder(self.snapshots().join(id.as_str()))
     }
 
     /// Returns every folder that is named as a snapshot is.
     pub(crate) fn all_snapshots(&self) -> io::Result<Vec<(SnapshotId, SnapshotFolder)>> {
-        let entries = match fs::read_dir(self.snapshots()) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
-        };
         let mut found = Vec::new();
-        for entry in entries {
+        for entry in fs::read_dir(self.snapshots())? {
             let entry = entry?;
             if let Some(id) = entry.file_name().to_str().and_then(|name| SnapshotId::parse(name).ok()) {
                 found.push((id, SnapshotFolder(entry.path())));
@@ -75,9 +77,6 @@ impl SnapshotFolder {
 
     /// Makes the folder, which must not exist yet.
     pub(crate) fn make(&self) -> io::Result<()> {
-        if let Some(parent) = self.0.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-        }
         DirBuilder::new().mode(0o700).create(&self.0)
     }
 

@@ -90,7 +90,9 @@ impl<B: Backend> Inner<B> {
 
     /// Holds the images of the snapshots that an earlier server took.
     pub(super) fn find_snapshots(&self) -> io::Result<()> {
-        for (id, folder) in self.backend.parts().folders.all_snapshots()? {
+        let folders = &self.backend.parts().folders;
+        folders.make_snapshots()?;
+        for (id, folder) in folders.all_snapshots()? {
             if let Some(record) = folder.read() {
                 self.hold(&id, record.image.as_deref());
             }

@@ -9,7 +9,6 @@
 use std::fs;
 use std::io;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use domain::Resources;
@@ -118,12 +117,12 @@ impl Backend for NativeBackend {
     }
 
     fn sees_disk(&self, folder: &BoxFolder) -> bool {
-        image_file(folder).exists() || layers(folder).exists()
+        disk::image_file(folder).exists() || layers(folder).exists()
     }
 
     fn holds_deleted(&self, folder: &BoxFolder, can: Option<Capabilities>) -> bool {
         // In an image file they are counted as part of it.
-        can.is_some_and(|can| can.disk_upper) && !image_file(folder).exists()
+        can.is_some_and(|can| can.disk_upper) && !disk::image_file(folder).exists()
     }
 
     fn cgroups(&self, plan: &Plan<'_>) -> Vec<CgroupDir> {
@@ -209,10 +208,6 @@ impl Backend for NativeBackend {
     }
 }
 
-pub(super) fn image_file(folder: &BoxFolder) -> PathBuf {
-    folder.path().join("disk.img")
-}
-
 /// Returns the layers of a snapshot, under names of the box's own: the snapshot may be removed.
 fn snapshot_layers(folder: &BoxFolder, snapshot: &SnapshotFolder) -> Result<Vec<String>> {
     let layers = folder.take_layers(snapshot).map_err(|error| {
@@ -226,7 +221,7 @@ fn snapshot_layers(folder: &BoxFolder, snapshot: &SnapshotFolder) -> Result<Vec<
 
 async fn storage(folder: &BoxFolder, resources: &Resources, can: Capabilities) -> Result<Storage> {
     if resources.disk_mb > 0 && can.images {
-        let image = image_file(folder);
+        let image = disk::image_file(folder);
         disk::make_image(&image, resources.disk_mb).await.map_err(not_written)?;
         return Ok(Storage::Image(image.display().to_string()));
     }

@@ -2,16 +2,23 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::process::Command;
 
+use crate::local::folder::BoxFolder;
+
 /// Program that makes the file system.
 const MKFS: &str = "mkfs.ext4";
 /// Limit for one run of [`MKFS`], which takes some milliseconds, or some seconds on a slow disk.
 const MKFS_WAIT: Duration = Duration::from_secs(30);
+
+/// Returns the image file of a box, which is there if its disk is bounded.
+pub(super) fn image_file(folder: &BoxFolder) -> PathBuf {
+    folder.path().join("disk.img")
+}
 
 /// Makes a sparse file with an ext4 of `size_mb` MiB in it. It has no journal, since no box
 /// outlives a crash of the host.

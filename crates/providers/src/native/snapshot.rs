@@ -9,7 +9,7 @@ use erofs::{Ids, Tree};
 use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 
-use super::backend::image_file;
+use super::disk::image_file;
 use super::prepared_dirs::layers;
 use crate::local::folder::BoxFolder;
 use crate::local::ids::IDS_PER_BOX;
