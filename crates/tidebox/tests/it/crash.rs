@@ -134,6 +134,58 @@ async fn what_a_crash_left_half_made_or_half_removed_is_finished() {
         .await;
 }
 
+/// Returns the ids that a path lists.
+async fn listed(server: &TestServer, path: &str) -> BTreeSet<String> {
+    let listed = server.get(path).await.ok();
+    listed.as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Returns the names in a folder of the provider.
+fn names(server: &TestServer, folder: &str) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(server.data_dir().join("native").join(folder)).unwrap();
+    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_crash_during_a_snapshot_leaves_no_half_one_and_no_box_that_stands_still() {
+    let mut server = TestServer::start(NATIVE).await;
+    let id = server.spawn().await;
+    // So many that a snapshot of them takes longer than all rounds wait.
+    server.output(&id, "for n in $(seq 3000); do echo $n > /workspace/$n; done").await;
+    server.exec(&id, "(while :; do date +%N > /workspace/beat; sleep 0.05; done) & true").await;
+    let mut kept = BTreeSet::new();
+    for round in 0..10u64 {
+        let path = if round % 2 == 0 { "snapshots" } else { "fork" };
+        let request = server.request(reqwest::Method::POST, &format!("/sandboxes/{id}/{path}")).json(&json!({}));
+        let taken = tokio::spawn(request.send());
+        // A moment that differs from round to round, while the snapshot is being taken.
+        tokio::time::sleep(Duration::from_millis(4 * round)).await;
+        server.kill();
+        if let Ok(answer) = taken.await.unwrap()
+            && path == "snapshots"
+            && let Ok(answer) = answer.json::<serde_json::Value>().await
+        {
+            kept.insert(answer["id"].as_str().unwrap().to_owned());
+        }
+        server.launch().await;
+        let beat = server.output(&id, "cat /workspace/beat").await;
+        server.until("the box goes on", async || server.output(&id, "cat /workspace/beat").await != beat).await;
+    }
+    server
+        .until("half snapshots and half copies are gone", async || {
+            let (sandboxes, snapshots) = (listed(&server, "/sandboxes").await, listed(&server, "/snapshots").await);
+            names(&server, "boxes") == sandboxes && names(&server, "snapshots") == snapshots
+        })
+        .await;
+    let snapshots = listed(&server, "/snapshots").await;
+    assert!(snapshots.is_superset(&kept), "{kept:?} were acknowledged, {snapshots:?} are there");
+    // One of a crash just before its answer may be among them: it is whole then.
+    for snapshot in &snapshots {
+        let made = server.spawn_with(json!({"snapshot": snapshot})).await;
+        assert_eq!(server.output(&made, "ls /workspace | wc -l; cat /workspace/3000").await, "3001\n3000\n");
+    }
+}
+
 #[tokio::test]
 async fn a_box_killed_from_outside_is_noticed() {
     let server = TestServer::start(NATIVE).await;
