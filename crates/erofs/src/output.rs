@@ -4,17 +4,59 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
 
 use rustix::fs::{SeekFrom, copy_file_range, seek};
 use rustix::io::{Errno, read, retry_on_intr};
 
 /// Bytes that are written at once.
 const WRITE_BYTES: usize = 1024 * 1024;
+/// Number of pieces that wait to be written, so that the trees are read on during a slow write.
+const WAITING_MAX: usize = 16;
+/// Bytes after which what is written is also sent to the disk, while the trees are read on: the
+/// caller's own sync has little left to wait for.
+const SYNC_BYTES: usize = 12 * WRITE_BYTES;
+
+/// Bytes, and their place in the image.
+type Piece = (u64, Vec<u8>);
+
+/// Has `fill` fill the image `file`, which another thread writes to meanwhile. Returns when all is
+/// written.
+pub(crate) fn write_behind<T>(file: &File, fill: impl FnOnce(&mut Output<'_>) -> io::Result<T>) -> io::Result<T> {
+    thread::scope(|scope| {
+        let (pieces, waiting) = sync_channel(WAITING_MAX);
+        let writer =
+            thread::Builder::new().name("erofs-write".to_owned()).spawn_scoped(scope, || drain(file, waiting))?;
+        let mut output = Output { file, pieces, held: Vec::with_capacity(2 * WRITE_BYTES), held_at: 0 };
+        let filled = fill(&mut output);
+        drop(output);
+        // Its error is the cause of the one that the sender saw.
+        writer.join().unwrap_or_else(|_| Err(io::Error::other("the writer of an image ended")))?;
+        filled
+    })
+}
+
+/// Writes the pieces in their order until their sender is gone.
+fn drain(file: &File, pieces: Receiver<Piece>) -> io::Result<()> {
+    let mut unsynced = 0;
+    for (at, bytes) in pieces {
+        file.write_all_at(&bytes, at)?;
+        unsynced += bytes.len();
+        if unsynced >= SYNC_BYTES {
+            file.sync_data()?;
+            unsynced = 0;
+        }
+    }
+    Ok(())
+}
 
 /// An image that is being written.
 #[derive(Debug)]
 pub(crate) struct Output<'a> {
     file: &'a File,
+    /// Way to the thread that writes.
+    pieces: SyncSender<Piece>,
     /// Bytes that are not in the file yet.
     held: Vec<u8>,
     /// Place of the first of them.
@@ -22,10 +64,6 @@ pub(crate) struct Output<'a> {
 }
 
 impl Output<'_> {
-    pub(crate) fn new(file: &File) -> Output<'_> {
-        Output { file, held: Vec::with_capacity(2 * WRITE_BYTES), held_at: 0 }
-    }
-
     /// Returns the place of the next byte.
     pub(crate) fn at(&self) -> u64 {
         self.held_at + self.held.len() as u64
@@ -61,7 +99,7 @@ impl Output<'_> {
             None => {
                 // It may end in what is held.
                 self.flush()?;
-                self.file.write_all_at(bytes, at)
+                self.send((at, bytes.to_vec()))
             }
         }
     }
@@ -146,11 +184,15 @@ impl Output<'_> {
         if self.held.len() < WRITE_BYTES { Ok(()) } else { self.flush() }
     }
 
-    /// Writes all that is held into the file.
+    /// Has all that is held written into the file.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        self.file.write_all_at(&self.held, self.held_at)?;
-        self.held_at += self.held.len() as u64;
-        self.held.clear();
-        Ok(())
+        let piece = std::mem::replace(&mut self.held, Vec::with_capacity(2 * WRITE_BYTES));
+        let begin = self.held_at;
+        self.held_at += piece.len() as u64;
+        self.send((begin, piece))
+    }
+
+    fn send(&self, piece: Piece) -> io::Result<()> {
+        self.pieces.send(piece).map_err(|_| io::Error::other("the writer of the image has failed"))
     }
 }

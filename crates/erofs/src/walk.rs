@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, read
 use super::attributes;
 use super::directory::{self, Entry};
 use super::format::{self, BLOCK, INODE_BYTES, Inode, Kind, Layout, SLOT};
-use super::output::Output;
+use super::output::{Output, write_behind};
 use super::tree::{DEPTH_MAX, Ids, TooDeep, Tree, Written};
 
 /// Size from which a file is copied from file to file.
@@ -24,7 +24,14 @@ const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLO
 /// If something cannot be read or written, or changes while it is read; [`TooDeep`] if directories are
 /// nested deeper than a thousand levels.
 pub fn write(trees: Vec<Tree>, ids: Ids, out: &File) -> io::Result<Written> {
-    let mut walk = Walk { output: Output::new(out), ids, linked: HashMap::new(), inodes: 0 };
+    let written = write_behind(out, |output| fill(trees, ids, output))?;
+    // The end may be a hole.
+    out.set_len(written.bytes)?;
+    Ok(written)
+}
+
+fn fill(trees: Vec<Tree>, ids: Ids, output: &mut Output<'_>) -> io::Result<Written> {
+    let mut walk = Walk { output, ids, linked: HashMap::new(), inodes: 0 };
     walk.output.leave(format::start(0, 0, 0).len())?;
     let root = walk.root(trees)?;
     walk.output.align(BLOCK)?;
@@ -33,13 +40,11 @@ pub fn write(trees: Vec<Tree>, ids: Ids, out: &File) -> io::Result<Written> {
     let blocks = u32::try_from(bytes / BLOCK as u64).map_err(|_| io::ErrorKind::FileTooLarge)?;
     let root = u16::try_from(root).map_err(io::Error::other)?;
     walk.output.put(0, &format::start(root, walk.inodes, blocks))?;
-    // The end may be a hole.
-    out.set_len(bytes)?;
     Ok(Written { bytes, inodes: walk.inodes })
 }
 
-struct Walk<'a> {
-    output: Output<'a>,
+struct Walk<'a, 'f> {
+    output: &'a mut Output<'f>,
     ids: Ids,
     /// Inodes that have several names, by device and number, with their numbers in the image.
     linked: HashMap<(u64, u64), u64>,
@@ -62,7 +67,7 @@ struct Begun {
     blocks: Vec<directory::Block>,
 }
 
-impl Walk<'_> {
+impl Walk<'_, '_> {
     /// Writes the root, with the trees below it. Its number must be small, so it comes first.
     fn root(&mut self, trees: Vec<Tree>) -> io::Result<u64> {
         let about = trees.first().map(|tree| fstat(&tree.dir)).transpose()?.ok_or(io::ErrorKind::InvalidInput)?;
