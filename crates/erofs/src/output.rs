@@ -4,19 +4,19 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 
 use rustix::fs::{SeekFrom, copy_file_range, seek};
 use rustix::io::{Errno, read, retry_on_intr};
 
 /// Bytes that are written at once.
-const WRITE_BYTES: usize = 1024 * 1024;
+const WRITE_BYTES: usize = 128 * 1024;
 /// Number of pieces that wait to be written, so that the trees are read on during a slow write.
-const WAITING_MAX: usize = 16;
+const WAITING_MAX: usize = 64;
 /// Bytes after which what is written is also sent to the disk, while the trees are read on: the
 /// caller's own sync has little left to wait for.
-const SYNC_BYTES: usize = 12 * WRITE_BYTES;
+const SYNC_BYTES: usize = 12 * 1024 * 1024;
 
 /// Bytes, and their place in the image.
 type Piece = (u64, Vec<u8>);
@@ -26,9 +26,10 @@ type Piece = (u64, Vec<u8>);
 pub(crate) fn write_behind<T>(file: &File, fill: impl FnOnce(&mut Output<'_>) -> io::Result<T>) -> io::Result<T> {
     thread::scope(|scope| {
         let (pieces, waiting) = sync_channel(WAITING_MAX);
-        let writer =
-            thread::Builder::new().name("erofs-write".to_owned()).spawn_scoped(scope, || drain(file, waiting))?;
-        let mut output = Output { file, pieces, held: Vec::with_capacity(2 * WRITE_BYTES), held_at: 0 };
+        let (emptied, buffers) = channel();
+        let writer = thread::Builder::new().name("erofs-write".to_owned());
+        let writer = writer.spawn_scoped(scope, move || drain(file, waiting, &emptied))?;
+        let mut output = Output { file, pieces, buffers, held: Vec::with_capacity(2 * WRITE_BYTES), held_at: 0 };
         let filled = fill(&mut output);
         drop(output);
         // Its error is the cause of the one that the sender saw.
@@ -37,12 +38,15 @@ pub(crate) fn write_behind<T>(file: &File, fill: impl FnOnce(&mut Output<'_>) ->
     })
 }
 
-/// Writes the pieces in their order until their sender is gone.
-fn drain(file: &File, pieces: Receiver<Piece>) -> io::Result<()> {
+/// Writes the pieces in their order until their sender is gone, and gives their memory back.
+fn drain(file: &File, pieces: Receiver<Piece>, emptied: &Sender<Vec<u8>>) -> io::Result<()> {
     let mut unsynced = 0;
-    for (at, bytes) in pieces {
+    for (at, mut bytes) in pieces {
         file.write_all_at(&bytes, at)?;
         unsynced += bytes.len();
+        bytes.clear();
+        // Nothing is written any more.
+        let _ = emptied.send(bytes);
         if unsynced >= SYNC_BYTES {
             file.sync_data()?;
             unsynced = 0;
@@ -57,6 +61,8 @@ pub(crate) struct Output<'a> {
     file: &'a File,
     /// Way to the thread that writes.
     pieces: SyncSender<Piece>,
+    /// Memory that comes back from it: new memory costs the kernel as much as the copy into it.
+    buffers: Receiver<Vec<u8>>,
     /// Bytes that are not in the file yet.
     held: Vec<u8>,
     /// Place of the first of them.
@@ -186,7 +192,8 @@ impl Output<'_> {
 
     /// Has all that is held written into the file.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        let piece = std::mem::replace(&mut self.held, Vec::with_capacity(2 * WRITE_BYTES));
+        let next = self.buffers.try_recv().unwrap_or_else(|_| Vec::with_capacity(2 * WRITE_BYTES));
+        let piece = std::mem::replace(&mut self.held, next);
         let begin = self.held_at;
         self.held_at += piece.len() as u64;
         self.send((begin, piece))

@@ -293,3 +293,13 @@ fn directories_that_are_nested_too_deep_are_refused() {
     let refused = write(vec![Tree { name: "tree".to_owned(), dir: open(&dir) }], IDS, &out).unwrap_err();
     assert!(refused.to_string().contains("nested deeper than 1000 levels"), "{refused}");
 }
+
+#[test]
+fn the_error_of_the_thread_that_writes_is_that_of_the_call() {
+    let temp = tempfile::tempdir().unwrap();
+    std::fs::write(temp.path().join("image"), []).unwrap();
+    let out = File::open(temp.path().join("image")).unwrap();
+    let tree = Tree { name: "tree".to_owned(), dir: open(temp.path()) };
+    let error = write(vec![tree], IDS, &out).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::BADF.raw_os_error()), "it is open to read only");
+}
