@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::cli::{succeeds, tidebox};
-use crate::server::{MOCK, TestServer};
+use crate::server::{MOCK, NATIVE, TestServer};
 
 /// Takes a snapshot and returns it.
 async fn take(server: &TestServer, id: &str, body: Value) -> Value {
@@ -266,6 +266,25 @@ async fn copies_whose_caller_has_gone_are_removed() {
     server.until("copies", async || ids(&server, "/sandboxes").await.len() == 4).await;
     fork.abort();
     server.until("their removal", async || ids(&server, "/sandboxes").await == [id.as_str()]).await;
+}
+
+#[tokio::test]
+async fn a_paused_sandbox_has_snapshots_and_copies_and_stays_paused() {
+    if !rustix::process::geteuid().is_root() {
+        fixtures::skip("pause", "only root can freeze a control group");
+        return;
+    }
+    let server = TestServer::start(NATIVE).await;
+    let id = server.spawn().await;
+    server.write(&id, "/workspace/f", "kept").await;
+    server.post(&format!("/sandboxes/{id}/pause"), json!({})).await.ok();
+    let snapshot = take_id(&server, &id).await;
+    let copies = fork(&server, &id, json!({"count": 2})).await;
+    let made = server.spawn_with(json!({"snapshot": snapshot})).await;
+    for copy in copies.iter().map(|copy| copy["id"].as_str().unwrap()).chain([made.as_str()]) {
+        assert_eq!(read(&server, copy, "/workspace/f").await, "kept");
+    }
+    assert_eq!(server.get(&format!("/sandboxes/{id}")).await.ok()["state"], "paused");
 }
 
 #[tokio::test]

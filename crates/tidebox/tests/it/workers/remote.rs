@@ -30,6 +30,17 @@ async fn a_worker_is_another_tidebox_that_beats() {
 }
 
 #[tokio::test]
+async fn a_sandbox_on_another_worker_has_no_snapshots_and_no_copies() {
+    let pair = Pair::start(NOTHING, NATIVE).await;
+    let id = pair.plane.spawn().await;
+    for path in ["snapshots", "fork"] {
+        let answer = pair.plane.post(&format!("/sandboxes/{id}/{path}"), json!({})).await;
+        answer.refused(400, "not_supported", "w1");
+    }
+    assert_eq!(pair.plane.get("/snapshots").await.ok(), json!([]));
+}
+
+#[tokio::test]
 async fn every_verb_works_on_a_sandbox_on_another_worker() {
     let pair = Pair::start(NOTHING, NATIVE).await;
     let plane = &pair.plane;
