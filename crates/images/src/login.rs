@@ -319,14 +319,17 @@ mod test {
         std::fs::write(&path, r#"{"auths": {"a.io": {"auth": "bWU6YTpi"}}}"#).unwrap();
         let config = |username: Option<&str>| RegistryConfig {
             username: username.map(str::to_owned),
-            password: Some("pw".into()),
+            password: Some("pass-word".into()),
             ..RegistryConfig::default()
         };
-        for (username, login) in [(Some("us"), "us/pw"), (Some("<token>"), "identity pw"), (None, "bearer pw")] {
+        for (username, login) in
+            [(Some("us"), "us/pass-word"), (Some("<token>"), "identity pass-word"), (None, "bearer pass-word")]
+        {
             let registries = BTreeMap::from([("a.io".to_owned(), config(username))]);
             let logins = Logins::new(registries, Some(path.clone()));
             assert_eq!(shows(logins.find("a.io").await.unwrap()), login);
-            assert!(!format!("{logins:?} {:?}", logins.find("a.io").await).contains("pw"));
+            let shown = format!("{logins:?} {:?}", logins.find("a.io").await);
+            assert!(!shown.contains("pass-word"), "{shown}");
         }
     }
 }
