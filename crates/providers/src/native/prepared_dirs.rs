@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
@@ -17,6 +18,9 @@ use crate::local::removals::Removals;
 
 /// Most folders kept ready. A larger burst makes its folders on demand.
 const READY_MAX: usize = 16;
+/// Number of the next folder. No two have one name: a provider would take that of a later one, whose
+/// socket it does not have.
+static MADE: AtomicU64 = AtomicU64::new(1);
 
 /// Prepared folders and the task that makes new ones.
 #[derive(Debug)]
@@ -36,7 +40,6 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     ready: Vec<Ready>,
-    made: u64,
     is_filling: bool,
 }
 
@@ -61,8 +64,7 @@ impl Shared {
                     state.is_filling = false;
                     return;
                 }
-                state.made += 1;
-                self.dir.join(state.made.to_string())
+                self.dir.join(format!("{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed)))
             };
             let made = self.make(&path);
             let mut state = self.state();
@@ -186,5 +188,25 @@ mod test {
         let folder = BoxFolder::at(dir.path().join("d"));
         stock.take(&folder).unwrap();
         assert!(folder.exists(), "a removed stock counts as empty");
+    }
+
+    #[tokio::test]
+    async fn a_folder_of_a_later_stock_in_the_same_place_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tasks, base) = (TaskTracker::new(), dir.path().join("stock"));
+        tasks.close();
+        std::fs::create_dir(&base).unwrap();
+        let [earlier, later] = [(); 2].map(|()| PreparedDirs::new(base.clone(), Vec::new(), tasks.clone()));
+        earlier.refill();
+        tasks.wait().await;
+        host_disk::remove_tree(&base).unwrap();
+        std::fs::create_dir(&base).unwrap();
+        later.refill();
+        tasks.wait().await;
+        let folder = BoxFolder::at(dir.path().join("a"));
+        let listener = earlier.take(&folder).unwrap();
+        let _connected = folder.connect().await.unwrap();
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_ok(), "the socket is that of the folder");
     }
 }
