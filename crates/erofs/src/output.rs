@@ -61,7 +61,7 @@ pub(crate) struct Output<'a> {
     file: &'a File,
     /// Way to the thread that writes.
     pieces: SyncSender<Piece>,
-    /// Memory that comes back from it: new memory costs the kernel as much as the copy into it.
+    /// Memory that comes back from it: the kernel clears each page of new memory.
     buffers: Receiver<Vec<u8>>,
     /// Bytes that are not in the file yet.
     held: Vec<u8>,
