@@ -21,6 +21,7 @@ use tokio::time::sleep;
 
 use crate::failure::{Result, conflict, exhausted, internal, invalid, not_found, not_supported};
 use crate::link::{Link, Output};
+use crate::tcp::bind;
 
 /// Pause before the next accept when no descriptor is left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -154,12 +155,6 @@ fn refused(port: u16, error: &io::Error) -> guest_protocol::Failure {
         Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => exhausted("the box has no descriptor or memory left"),
         _ => internal(format!("port {port}: {error}")),
     }
-}
-
-fn bind(address: IpAddr, port: u16) -> io::Result<TcpListener> {
-    let listener = std::net::TcpListener::bind((address, port))?;
-    listener.set_nonblocking(true)?;
-    TcpListener::from_std(listener)
 }
 
 /// Closes a connection so that its process sees an error and not an end.

@@ -24,6 +24,7 @@ mod ptrace;
 mod relay;
 mod serve;
 mod sockets;
+mod tcp;
 mod tracer_notes;
 mod trust;
 mod turns;

@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 use super::requests::Requests;
 use super::{http, socks, transparent};
 use crate::diverted::PROXY_PORT;
+use crate::tcp::bind;
 
 /// User of the proxy's password.
 pub(super) const USER: &str = "tidebox";
@@ -80,12 +81,6 @@ impl Proxy {
     pub(super) fn is_at(&self, address: IpAddr, port: u16) -> bool {
         self.addresses.contains(&SocketAddr::new(address, port))
     }
-}
-
-fn bind(address: IpAddr, port: u16) -> io::Result<TcpListener> {
-    let listener = std::net::TcpListener::bind((address, port))?;
-    listener.set_nonblocking(true)?;
-    TcpListener::from_std(listener)
 }
 
 /// Returns a random password, which fits a URL as it is.

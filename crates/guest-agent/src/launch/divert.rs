@@ -26,9 +26,7 @@ use super::descriptors::{open, own};
 use super::refused::{At, Refused};
 use super::syscall;
 use crate::diverted::{DNS_PORT, NAME_SERVER, NAME_SERVER_V6, PROXY_PORT};
-
-/// Connections that wait until the agent has time for them: as many as it serves at once.
-const BACKLOG: i32 = 1024;
+use crate::tcp::BACKLOG;
 
 /// Descriptors that the agent of a diverted box gets.
 pub(super) struct Diversion {

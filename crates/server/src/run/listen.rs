@@ -1,5 +1,6 @@
 //! Sockets that the configuration names.
 
+use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
@@ -7,6 +8,10 @@ use tokio::net::TcpListener;
 use super::failure::Failure;
 use crate::config::{self, Config};
 use crate::http::{Listeners, Socket, Tls};
+
+/// Clients that wait for the server to accept their connections. One beyond them tries again after a
+/// second; the kernel may allow fewer (`net.core.somaxconn`).
+const BACKLOG: i32 = 4096;
 
 /// Opens the listeners that the configuration names; nothing is answered yet.
 pub(super) async fn open(config: &Config) -> Result<Listeners, Failure> {
@@ -17,9 +22,16 @@ pub(super) async fn open(config: &Config) -> Result<Listeners, Failure> {
         // One file without the other is a fault of the configuration.
         config::Tls { .. } => None,
     };
-    let tcp = TcpListener::bind(address).await.map_err(|source| Failure::Listen { address, source })?;
+    let tcp = bind(address).await.map_err(|source| Failure::Listen { address, source })?;
     let unix = config.server.unix_socket.as_deref().map(Socket::bind).transpose()?;
     Ok(Listeners { tcp, tls, unix })
+}
+
+async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let tcp = TcpListener::bind(address).await?;
+    // The library's own backlog is shorter than a burst of clients.
+    rustix::net::listen(&tcp, BACKLOG)?;
+    Ok(tcp)
 }
 
 /// Raises the limit on open descriptors to the most that the system allows. The usual 1,024 is

@@ -1,8 +1,10 @@
 //! Connections of programs that know of no proxy, which the kernel leads to the agent.
 
+use std::net::Ipv4Addr;
+
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
 use super::TestHost;
@@ -73,7 +75,10 @@ def code(answer): return answer[3] & 15, answer[7]
 
 /// A host that speaks first, and says at the end of what it gets how much it was.
 async fn greeter() -> (u16, JoinSet<()>) {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    // A connection beyond the backlog is one that its client has and the greeter never sees.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let listener = socket.listen(1024).unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut task = JoinSet::new();
     task.spawn(async move {
