@@ -19,3 +19,19 @@ pub(crate) fn bind(address: IpAddr, port: u16) -> io::Result<TcpListener> {
     listener.set_nonblocking(true)?;
     TcpListener::from_std(listener)
 }
+
+#[cfg(test)]
+mod test {
+    use std::net::{Ipv4Addr, TcpStream};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_burst_of_processes_is_connected_though_none_is_accepted() {
+        let listener = bind(Ipv4Addr::LOCALHOST.into(), 0).unwrap();
+        let address = listener.local_addr().unwrap();
+        let connect = |_| TcpStream::connect_timeout(&address, Duration::from_secs(5)).unwrap();
+        assert_eq!((0..500).map(connect).collect::<Vec<_>>().len(), 500);
+    }
+}

@@ -69,7 +69,7 @@ use self::preview::Sites;
 use self::state::{Api, Shared};
 use crate::control::Control;
 
-pub use accept::{Listeners, Socket, SocketFault, Tls, TlsFault, serve};
+pub use accept::{BACKLOG, Listeners, Socket, SocketFault, Tls, TlsFault, serve};
 pub use cors::Cors;
 pub use hosts::Hosts;
 pub use state::Settings;

@@ -33,7 +33,7 @@ use connection_limit::{Place, Places, Share};
 use handshake::Turns;
 use service::{Origin, Service};
 
-pub use socket::{Socket, SocketFault};
+pub use socket::{BACKLOG, Socket, SocketFault};
 pub use tls::{Tls, TlsFault};
 
 /// Most connections at once on each listener. Each may cost some tens of kilobytes that are not

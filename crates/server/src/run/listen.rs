@@ -7,11 +7,7 @@ use tokio::net::TcpListener;
 
 use super::failure::Failure;
 use crate::config::{self, Config};
-use crate::http::{Listeners, Socket, Tls};
-
-/// Clients that wait for the server to accept their connections. One beyond them tries again after a
-/// second; the kernel may allow fewer (`net.core.somaxconn`).
-const BACKLOG: i32 = 4096;
+use crate::http::{BACKLOG, Listeners, Socket, Tls};
 
 /// Opens the listeners that the configuration names; nothing is answered yet.
 pub(super) async fn open(config: &Config) -> Result<Listeners, Failure> {

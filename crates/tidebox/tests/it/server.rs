@@ -202,6 +202,12 @@ impl TestServer {
         self.process.as_ref().expect("the server runs").id()
     }
 
+    /// Sends the server a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
     /// Returns the resident memory of the server, in KiB.
     pub fn resident_kib(&self) -> u64 {
         self.memory_kib("VmRSS:")

@@ -13,8 +13,9 @@ use tokio::net::{UnixListener, UnixStream};
 
 /// Permissions of the socket: the server's own user, and root.
 const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
-/// Connections that may wait in the kernel to be accepted.
-const BACKLOG: i32 = 1024;
+/// Connections of each listener that may wait in the kernel to be accepted; it may allow fewer
+/// (`net.core.somaxconn`). A TCP client beyond them tries again after a second.
+pub const BACKLOG: i32 = 4096;
 
 /// Reason why the socket could not be opened.
 #[derive(Debug, thiserror::Error)]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
+use rustix::process::Signal;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -38,6 +39,20 @@ async fn trickle(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> Duration {
         }
     }
     start.elapsed()
+}
+
+#[tokio::test]
+async fn a_burst_of_clients_is_connected_though_the_server_accepts_none_of_them() {
+    let server = TestServer::start(MOCK).await;
+    server.signal(Signal::STOP);
+    let mut open = Vec::new();
+    for number in 0..500 {
+        let connected = tokio::time::timeout(PROMPTLY, TcpStream::connect(address(&server))).await;
+        open.push(connected.unwrap_or_else(|_| panic!("{number} wait, and one more has no room")).unwrap());
+    }
+    server.signal(Signal::CONT);
+    let last = open.pop().unwrap();
+    is_health(&ask(last, HEALTH.as_bytes()).await);
 }
 
 #[tokio::test]

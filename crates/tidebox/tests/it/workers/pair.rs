@@ -1,7 +1,7 @@
 //! A control plane and its worker: two real processes.
 
 use reqwest::Method;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::server::{Answer, TestServer, free_port};
@@ -72,15 +72,10 @@ impl Pair {
     }
 
     pub fn stop_worker(&self) {
-        signal(&self.worker, Signal::STOP);
+        self.worker.signal(Signal::STOP);
     }
 
     pub fn continue_worker(&self) {
-        signal(&self.worker, Signal::CONT);
+        self.worker.signal(Signal::CONT);
     }
-}
-
-fn signal(server: &TestServer, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(server.pid()).unwrap()).unwrap();
-    kill_process(pid, signal).unwrap();
 }
