@@ -20,6 +20,7 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("fixtures", &[]),
     ("guest-protocol", &[]),
     ("erofs", &[]),
+    ("firecracker", &[]),
     ("host-disk", &[]),
     ("guest-agent", &["guest-protocol"]),
     ("client", &["api"]),
