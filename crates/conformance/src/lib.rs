@@ -40,6 +40,7 @@ use tokio::task::JoinSet;
 
 use case::CASE_TIME_MAX;
 pub use case::Case;
+pub use snapshots::Kept;
 pub use subject::{Need, Subject};
 
 /// Results of a run.
@@ -51,6 +52,8 @@ pub struct Report {
     pub skipped: Vec<(&'static str, String)>,
     /// Cases that failed, each with what was observed.
     pub failed: Vec<(&'static str, String)>,
+    /// What the provider keeps of a box.
+    pub kept: Kept,
 }
 
 impl Report {
@@ -103,7 +106,7 @@ pub async fn run(subject: Subject) -> Report {
             report.skipped.push((case.name, reason));
             continue;
         }
-        match run_case(&subject, &case).await {
+        match guarded(&subject, (case.run)(subject.clone())).await {
             Ok(()) => {
                 say(&format!("ok       {}", case.name));
                 report.passed.push(case.name);
@@ -114,9 +117,14 @@ pub async fn run(subject: Subject) -> Report {
             }
         }
     }
+    match guarded(&subject, snapshots::kept(subject.clone())).await {
+        Ok(kept) => report.kept = kept,
+        Err(seen) => report.failed.push(("a snapshot can be tried", seen)),
+    }
     let (passed, skipped, failed) = (report.passed.len(), report.skipped.len(), report.failed.len());
     say(&format!("{}: {passed} hold, {failed} do not, {skipped} skipped", subject.provider().name()));
     say(&report.row(subject.provider().name()));
+    say(&format!("snapshot, memory, fork, suspend: {}", report.kept.row(subject.provider().name())));
     if !report.failed.is_empty() {
         fail(&report);
     }
@@ -132,11 +140,16 @@ fn fail(report: &Report) -> ! {
     resume_unwind(Box::new("cases of the suite failed"))
 }
 
-async fn run_case(subject: &Subject, case: &Case) -> Result<(), String> {
+/// Runs `work` within the time of a case, and stops its boxes. Returns what it returns, or what was seen
+/// if it failed.
+async fn guarded<T: Send + 'static>(
+    subject: &Subject,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<T, String> {
     let mut task = JoinSet::new();
-    task.spawn((case.run)(subject.clone()));
+    task.spawn(work);
     let result = match tokio::time::timeout(CASE_TIME_MAX, task.join_next()).await {
-        Ok(Some(Ok(()))) => Ok(()),
+        Ok(Some(Ok(result))) => Ok(result),
         Ok(Some(Err(error))) => {
             Err(error.try_into_panic().map_or_else(|error| error.to_string(), |panic| text(&*panic)))
         }
@@ -146,7 +159,8 @@ async fn run_case(subject: &Subject, case: &Case) -> Result<(), String> {
     drop(task);
     subject.stop_all().await?;
     let left = subject.provider().inventory().await.map_err(|error| format!("no inventory: {error}"))?;
-    if left.is_empty() { result } else { result.and(Err(format!("boxes are left behind: {left:?}"))) }
+    let result = result?;
+    if left.is_empty() { Ok(result) } else { Err(format!("boxes are left behind: {left:?}")) }
 }
 
 /// Returns the message of a panic.

@@ -6,6 +6,27 @@ use providers::{Error, SandboxId, SnapshotId, Spec};
 use super::case::{Case, case};
 use super::subject::{Inside, Need, Subject, noise, sh, soon};
 
+/// What a provider was seen to keep of a box.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Kept {
+    /// Its files.
+    pub files: bool,
+    /// Its memory and its processes too.
+    pub memory: bool,
+    /// What another box can be made of.
+    pub forks: bool,
+}
+
+impl Kept {
+    /// Returns the provider's row of the table in `docs/use/snapshots.md`.
+    #[must_use]
+    pub fn row(&self, provider: &str) -> String {
+        let [files, memory, forks] = [self.files, self.memory, self.forks].map(|kept| if kept { "yes" } else { "no" });
+        // A pause that writes a box to disk is none of what a provider can be asked for.
+        format!("| `{provider}` | {files} | {memory} | {forks} | no |")
+    }
+}
+
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case!(
@@ -39,6 +60,20 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         case!("directories nested without an end make no snapshot hang", deep, Snapshots, Processes, Depth),
     ]
+}
+
+/// Tries what the provider keeps of a box.
+pub(super) async fn kept(subject: Subject) -> Kept {
+    if subject.provider().snapshots().is_none() {
+        return Kept::default();
+    }
+    let origin = subject.start().await;
+    origin.write("/workspace/kept", "kept").await;
+    let snapshot = subject.snapshot_id();
+    let taken = soon("a snapshot", subject.snapshots().take(&origin.id, &snapshot)).await.expect("a snapshot is taken");
+    let made = made_of(&subject, &snapshot).await;
+    let forks = made.read("/workspace/kept").await == b"kept";
+    Kept { files: true, memory: taken.has_memory, forks }
 }
 
 async fn take(subject: &Subject, id: &SandboxId) -> SnapshotId {
