@@ -4,6 +4,8 @@
 //! port of the guest's vsock is reached over another unix socket: [`vsock::open`]. The caller starts
 //! and ends the process, and opens both sockets, whose paths lie in the folder of the machine.
 //!
+//! [`guest_kernel`] makes the kernel and the first files of guests.
+//!
 //! The process belongs to the side of the guest, which may have taken it over: its answers are
 //! bounded in size and time.
 //!
@@ -12,6 +14,7 @@
 
 mod api;
 mod error;
+pub mod guest_kernel;
 pub mod requests;
 pub mod vsock;
 
