@@ -81,6 +81,8 @@ impl Api {
         let request = request.header(http::header::CONTENT_TYPE, "application/json").body(Full::new(body));
         let request = request.map_err(|error| Error::Malformed(error.to_string()))?;
         let asked = async {
+            // After an answer the connection is free a moment later.
+            self.sender.ready().await.map_err(gone)?;
             let answer = self.sender.send_request(request).await.map_err(gone)?;
             let status = answer.status();
             Ok((status, content(answer.into_body()).await?))

@@ -61,6 +61,18 @@ fn load(vsock: Option<&str>, resume_vm: bool) -> LoadSnapshot {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_follow_each_other_at_once_are_all_answered() {
+    /// Enough that one is sent before the connection has seen the end of the answer before.
+    const REQUESTS: u32 = 2_000;
+    let fake = Fake::start();
+    let mut api = connect(&fake.socket()).await;
+    for number in 1..=REQUESTS {
+        let answered = api.apply(&MachineConfig { vcpu_count: 1, mem_size_mib: number }).await;
+        assert!(answered.is_ok(), "request {number}: {answered:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_machine_is_started_paused_kept_and_resumed() {
     let fake = Fake::start();
