@@ -14,6 +14,7 @@ mod descriptors;
 mod devices;
 mod divert;
 mod go;
+pub(super) mod machine;
 mod mount_point;
 mod mounts;
 mod nodes;
@@ -29,6 +30,7 @@ mod slot;
 mod slot_user;
 mod syscall;
 pub(crate) mod trace;
+pub(crate) mod vmm;
 
 use std::os::fd::AsFd;
 use std::process::ExitCode;

@@ -29,6 +29,7 @@ mod tracer_notes;
 mod trust;
 mod turns;
 mod users;
+mod vsock;
 mod watchdog;
 
 use std::process::ExitCode;
@@ -41,6 +42,8 @@ fn main() -> ExitCode {
         Some("relay") => relay::run(),
         Some("launch") => launch::run(),
         Some("trace") => launch::trace::run(),
+        Some("vmm") => launch::vmm::run(),
+        Some("machine") => serve::machine::run(),
         Some("sweep") => kill_tree::run(),
         Some("bare") => bare::run(args),
         _ => ExitCode::FAILURE,

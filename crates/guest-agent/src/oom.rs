@@ -2,8 +2,8 @@
 
 use std::os::fd::OwnedFd;
 
-/// Size of the buffer; `memory.oom_control` and `memory.events` are far shorter.
-const FILE_BYTES_MAX: usize = 1024;
+/// Size of the buffer: `/proc/vmstat` of a machine has some 4 KiB, the files of control groups far less.
+const FILE_BYTES_MAX: usize = 16 * 1024;
 
 /// Returns the number of kills by the memory limit in the box; 0 without a file that counts them.
 pub(crate) fn kills(events: Option<&OwnedFd>) -> u64 {
@@ -12,7 +12,7 @@ pub(crate) fn kills(events: Option<&OwnedFd>) -> u64 {
     read.and_then(|len| buffer.get(..len)).map_or(0, parse)
 }
 
-/// Parses the line `oom_kill <count>`, which both versions of control groups have.
+/// Parses the line `oom_kill <count>`, which both versions of control groups and the whole kernel have.
 fn parse(text: &[u8]) -> u64 {
     let lines = text.split(|byte| *byte == b'\n');
     let count = lines.filter_map(|line| line.strip_prefix(b"oom_kill ")).next();

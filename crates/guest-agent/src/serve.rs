@@ -3,6 +3,7 @@
 mod body;
 mod connection;
 pub(crate) mod container;
+pub(crate) mod machine;
 mod peer;
 mod route;
 pub(crate) mod rows;
@@ -17,19 +18,21 @@ use std::time::Duration;
 
 use guest_protocol::{Boot, SOCKET_BUFFER_BYTES};
 use rustix::fs::Mode;
+use rustix::net::SocketFlags;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior, umask};
-use tokio::net::UnixListener;
+use tokio::io::unix::AsyncFd;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::agent::{Agent, Seen};
-use crate::descriptor::take;
+use crate::descriptor::{readable, take};
 use crate::diverted::DivertedSockets;
 use crate::exec::reaping;
 use crate::memory::keep_while_busy;
 use crate::ptrace::{self, TracerHandle};
-use crate::{exec, prepare_rootfs, tracer_notes, turns, watchdog};
+use crate::{exec, prepare_rootfs, tracer_notes, turns, vsock, watchdog};
 
 /// Maximum number of connections. The server keeps one, and opens another after a restart.
 const CONNECTIONS_MAX: usize = 64;
@@ -49,31 +52,88 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     let Ok(diverted) = boot.diverted.as_ref().map(DivertedSockets::take).transpose() else {
         return ExitCode::FAILURE;
     };
-    let ways = Ways { listener, from_outside_only: false, first: None, turns };
+    let ways = Ways { listener: Listener::Unix(listener), from_outside_only: false, first: None, turns };
     run_until_end(boot, ways, Seen { oom_events, sockets, diverted })
 }
 
-/// Prepares the process, in every mode of the agent. `None` if `boot` cannot be parsed or the
+/// Parses the parameters and prepares the process. `None` if `boot` cannot be parsed or the
 /// process cannot be protected.
 fn begin(boot: &str) -> Option<Boot> {
     let boot = serde_json::from_str::<Boot>(boot).ok()?;
+    protect(&boot).then_some(boot)
+}
+
+/// Prepares the process. Returns false if it cannot be protected.
+fn protect(boot: &Boot) -> bool {
     // No other process of the box may inspect this one, even as the same user. A tracer must, and
     // it is a process of the box's user.
-    if boot.traced.is_none() {
-        set_dumpable_behavior(DumpableBehavior::NotDumpable).ok()?;
+    if boot.traced.is_none() && set_dumpable_behavior(DumpableBehavior::NotDumpable).is_err() {
+        return false;
     }
     // Only needed where the agent is not process 1.
     let _ = set_child_subreaper(Some(getpid()));
     umask(Mode::WGRP | Mode::WOTH);
     keep_while_busy();
-    Some(boot)
+    true
+}
+
+/// Socket that the agent listens on, not registered yet.
+#[derive(Debug)]
+enum Listener {
+    /// A unix socket.
+    Unix(OwnedFd),
+    /// A port of the machine's vsock.
+    Vsock(vsock::Listener),
+}
+
+/// Socket that the agent accepts connections on.
+#[derive(Debug)]
+enum Accepting {
+    Unix(UnixListener),
+    Vsock(AsyncFd<OwnedFd>),
+}
+
+impl Accepting {
+    fn new(listener: Listener) -> std::io::Result<Accepting> {
+        match listener {
+            Listener::Unix(listener) => {
+                let listener = std::os::unix::net::UnixListener::from(listener);
+                listener.set_nonblocking(true)?;
+                UnixListener::from_std(listener).map(Accepting::Unix)
+            }
+            Listener::Vsock(listener) => {
+                let listener = OwnedFd::from(listener);
+                rustix::io::ioctl_fionbio(&listener, true)?;
+                readable(listener).map(Accepting::Vsock)
+            }
+        }
+    }
+
+    /// Accepts the next connection. What is read from and written to a stream does not depend on the
+    /// family of its addresses.
+    async fn accept(&self) -> std::io::Result<UnixStream> {
+        match self {
+            Accepting::Unix(listener) => listener.accept().await.map(|(stream, _)| stream),
+            Accepting::Vsock(listener) => loop {
+                let mut guard = listener.readable().await?;
+                let accepted =
+                    guard.try_io(|listener| vsock::accept(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK));
+                match accepted {
+                    Ok(Ok(Some(stream))) => return UnixStream::from_std(stream.into()),
+                    // Of the machine itself, or asked for again.
+                    Ok(Ok(None)) | Err(_) => {}
+                    Ok(Err(error)) => return Err(error),
+                }
+            },
+        }
+    }
 }
 
 /// Sockets through which servers reach the agent.
 #[derive(Debug)]
 struct Ways {
-    /// A listening unix socket.
-    listener: OwnedFd,
+    /// The socket that later servers connect to.
+    listener: Listener,
     /// True if the box's own processes can find the socket; their connections are then closed.
     from_outside_only: bool,
     /// Connection that is open from the start.
@@ -97,9 +157,7 @@ fn run_until_end(boot: Boot, ways: Ways, seen: Seen) -> ExitCode {
 async fn serve(boot: Boot, ways: Ways, seen: Seen, ties: Option<(TracerHandle, OwnedFd)>) -> std::io::Result<()> {
     let (ties, notes) = ties.unzip();
     let Ways { listener, from_outside_only, first, turns } = ways;
-    let listener = std::os::unix::net::UnixListener::from(listener);
-    listener.set_nonblocking(true)?;
-    let listener = UnixListener::from_std(listener)?;
+    let listener = Accepting::new(listener)?;
     let agent = Rc::new(Agent::new(boot, seen, ties)?);
     if agent.boot.furnish {
         let faults = prepare_rootfs::furnish(&agent.boot);
@@ -159,13 +217,13 @@ async fn serve(boot: Boot, ways: Ways, seen: Seen, ties: Option<(TracerHandle, O
     Ok(())
 }
 
-async fn accept(agent: Rc<Agent>, listener: UnixListener, from_outside_only: bool) -> std::io::Result<()> {
+async fn accept(agent: Rc<Agent>, listener: Accepting, from_outside_only: bool) -> std::io::Result<()> {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return Ok(()) };
         match listener.accept().await {
-            Ok((stream, _)) if from_outside_only && !peer::is_from_outside(&stream) => drop(permit),
-            Ok((stream, _)) => {
+            Ok(stream) if from_outside_only && !peer::is_from_outside(&stream) => drop(permit),
+            Ok(stream) => {
                 // On failure there are more turns between the two.
                 let _ = set_socket_send_buffer_size(&stream, SOCKET_BUFFER_BYTES);
                 let agent = Rc::clone(&agent);

@@ -83,6 +83,7 @@ mod failure;
 pub mod frame;
 mod launch;
 mod listen;
+mod machine;
 mod ports;
 mod process;
 mod search;
@@ -105,6 +106,9 @@ pub use launch::{
 };
 pub use listen::{
     LISTEN_CONNECTIONS_MAX, LISTEN_ROW_BYTES_MAX, LISTENERS_MAX, Listen, ListenAccept, ListenRefuse, ListenRow,
+};
+pub use machine::{
+    MACHINE_AGENT_PORT, MACHINE_BOOT_PORT, MACHINE_ENTROPY_BYTES, MACHINE_LINE_BYTES_MAX, Machine, MachineReport, Vmm,
 };
 pub use ports::{
     Connect, ListeningPort, PORT_CHANGE_BYTES_MAX, PORT_CHANGE_EVERY, PORT_CHANGES_BURST, PORTS_MAX, PortChange,

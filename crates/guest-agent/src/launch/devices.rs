@@ -2,7 +2,6 @@
 
 use std::os::fd::OwnedFd;
 
-use guest_protocol::Launch;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
@@ -38,12 +37,12 @@ pub(super) const LINKS: [(&str, &str); 5] = [
 /// Mounts the box's own view of processes at `target`.
 ///
 /// `null` is the file that covers masked files: the box's null device or an empty file.
-pub(super) fn mount_proc(target: &str, null: &str, launch: &Launch) -> Result<(), Refused> {
+/// `part` is that of the users of a new user namespace; a slot has the namespace of its box.
+pub(super) fn mount_proc(target: &str, null: &str, part: Option<Part>) -> Result<(), Refused> {
     let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", target, "proc", plain, None).at("mount /proc")?;
-    // A slot has the user namespace of its box.
-    if launch.slot.is_none() {
-        shares::bound_the_namespace(target, Part::of(launch))?;
+    if let Some(part) = part {
+        shares::bound_the_namespace(target, part)?;
     }
     for name in READ_ONLY {
         let path = format!("{target}/{name}");

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use guest_protocol::{Launch, LaunchReport, Storage};
+use guest_protocol::{CgroupDir, Launch, LaunchReport, Storage};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -29,7 +29,7 @@ pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
     let opened = launch.oom_events.as_deref().map(open_unnamed).transpose().at("open the count of memory kills")?;
     let (oom_events, oom_mount) = opened.unzip();
     privileges::end_before_the_server()?;
-    let cgroup = join_cgroups(launch)?;
+    let cgroup = join_cgroups(&launch.cgroups)?;
     limit_processors(launch.soft.vcpus)?;
     if let Some(id) = launch.id_base {
         shares::become_owner(id)?;
@@ -81,7 +81,7 @@ fn send_off(
     channel: BorrowedFd<'_>,
 ) -> Result<(), Refused> {
     map_ids(launch, pid)?;
-    record(launch, pid)?;
+    record(&launch.dir, pid)?;
     let mut sent = Sent::default();
     if let Some(user_namespace) = user_namespace {
         sent.mounts = mounts(launch, user_namespace.as_fd())?;
@@ -91,7 +91,7 @@ fn send_off(
     if launch.transparent {
         sent.diversion = Some(divert(pid)?);
     }
-    report_pid(handed, pid)?;
+    report_pid(handed.control.as_fd(), pid)?;
     go(channel, &sent).at("tell the box to go")
 }
 
@@ -113,9 +113,9 @@ fn open_unnamed(path: &str) -> Result<(OwnedFd, Option<OwnedFd>), Errno> {
 ///
 /// `0` into `tasks` moves this one thread; `cgroup.procs` would take a lock of the whole kernel,
 /// which makes the slowest starts three times slower.
-fn join_cgroups(launch: &Launch) -> Result<Option<OwnedFd>, Refused> {
+pub(super) fn join_cgroups(cgroups: &[CgroupDir]) -> Result<Option<OwnedFd>, Refused> {
     let mut unified = None;
-    for cgroup in &launch.cgroups {
+    for cgroup in cgroups {
         if cgroup.v2 {
             let dir = open(&cgroup.path, OFlags::RDONLY | OFlags::DIRECTORY).at("open the control group")?;
             unified = Some(dir);

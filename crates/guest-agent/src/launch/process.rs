@@ -2,28 +2,27 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 
-use guest_protocol::{Launch, LaunchReport};
+use guest_protocol::LaunchReport;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use super::descriptors::Handed;
 use super::order::report;
 use super::refused::{At, Refused};
 
-pub(super) fn report_pid(handed: &Handed, pid: Pid) -> Result<(), Refused> {
+pub(super) fn report_pid(control: BorrowedFd<'_>, pid: Pid) -> Result<(), Refused> {
     let number = pid.as_raw_nonzero().get().unsigned_abs();
-    report(handed.control.as_fd(), &LaunchReport::Pid(number)).at("report the pid")
+    report(control, &LaunchReport::Pid(number)).at("report the pid")
 }
 
-/// Records the pid of the first process, so that a later server finds it. The start time
+/// Records the pid of the first process in the box's directory, so that a later server finds it. The start time
 /// distinguishes it from a later process with the same pid.
-pub(super) fn record(launch: &Launch, pid: Pid) -> Result<(), Refused> {
+pub(super) fn record(dir: &str, pid: Pid) -> Result<(), Refused> {
     let started = start_time(pid)?;
     // The file may be there and is empty. To truncate it would make ext4 choose blocks as it is closed.
     let mut file = fs::OpenOptions::new();
-    let file = file.write(true).create(true).truncate(false).open(format!("{}/pid", launch.dir));
+    let file = file.write(true).create(true).truncate(false).open(format!("{dir}/pid"));
     file.and_then(|mut file| file.write_all(format!("{pid} {started}\n").as_bytes())).at("record the pid")
 }
 

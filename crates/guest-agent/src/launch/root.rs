@@ -13,13 +13,15 @@ use rustix::mount::{
 use super::devices;
 use super::mount_point::{attach_one, make_dir, mount_options};
 use super::refused::{At, Refused};
+use super::shares::Part;
 
 /// Directories that every Linux has. The box's tree is built over the first that can be covered;
 /// the cover disappears with the old root.
 const STAGES: [&str; 5] = ["/tmp", "/run", "/mnt", "/srv", "/var"];
 
 /// Flags to open a directory itself: a name of one component leads to it or to nothing.
-const DIRECTORY_ITSELF: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+pub(super) const DIRECTORY_ITSELF: OFlags =
+    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Builds the tree and makes it the root of this process and its namespace.
 pub(super) fn enter(launch: &Launch, mut mounts: Vec<OwnedFd>, devices: Option<OwnedFd>) -> Result<(), Refused> {
@@ -45,7 +47,7 @@ pub(super) fn enter(launch: &Launch, mut mounts: Vec<OwnedFd>, devices: Option<O
     let null = if devices.is_some() { format!("{dev}/null") } else { devices::make_empty(&format!("{stage}/empty"))? };
     devices::mount_dev(&dev, launch.shm_mb, devices)?;
     make_dir(&proc)?;
-    devices::mount_proc(&proc, &null, launch)?;
+    devices::mount_proc(&proc, &null, launch.slot.is_none().then(|| Part::of(launch)))?;
     let root_dir = rustix::fs::open(&root, DIRECTORY_ITSELF, Mode::empty()).at("enter the box's root")?;
     move_into(&proc, &root_dir, "proc").at("attach /proc")?;
     move_into(&dev, &root_dir, "dev").at("attach /dev")?;
@@ -54,7 +56,7 @@ pub(super) fn enter(launch: &Launch, mut mounts: Vec<OwnedFd>, devices: Option<O
 
 /// Moves a mount to the directory `name` of the box's root. A file that is not a directory is
 /// replaced by one, and no link is followed.
-fn move_into(mount: &str, root: &OwnedFd, name: &str) -> Result<(), Errno> {
+pub(super) fn move_into(mount: &str, root: &OwnedFd, name: &str) -> Result<(), Errno> {
     let target = match openat(root, name, DIRECTORY_ITSELF, Mode::empty()) {
         Err(errno @ (Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) => {
             if errno != Errno::NOENT {

@@ -72,9 +72,9 @@ fn send_off(
     mounts: Vec<OwnedFd>,
     channel: BorrowedFd<'_>,
 ) -> Result<(), Refused> {
-    process::record(launch, pid)?;
+    process::record(&launch.dir, pid)?;
     let diversion = launch.transparent.then(|| divert(pid)).transpose()?;
-    process::report_pid(handed, pid)?;
+    process::report_pid(handed.control.as_fd(), pid)?;
     go::go(channel, &go::Sent { mounts, diversion }).at("tell the slot to go")
 }
 

@@ -13,6 +13,7 @@ pub(crate) struct CloneFlags(u64);
 impl CloneFlags {
     /// A process without namespaces of its own.
     pub(crate) const NONE: Self = Self(0);
+    pub(crate) const PIDS: Self = Self(libc::CLONE_NEWPID as u64);
     pub(crate) const USER: Self = Self(libc::CLONE_NEWUSER as u64);
     pub(crate) const BOX: Self = Self(
         (libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS) as u64,

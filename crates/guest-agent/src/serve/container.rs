@@ -12,7 +12,7 @@ use guest_protocol::{AGENT_SOCKET, SoftLimits};
 use rustix::fs::{Mode, OFlags, chmod};
 
 use super::stdio::Stdio;
-use super::{Ways, begin, run_until_end};
+use super::{Listener, Ways, begin, run_until_end};
 use crate::agent::Seen;
 use crate::launch::{Part, add_filter, bound_each, limit_resources};
 use crate::sockets;
@@ -45,7 +45,7 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     }
     run_until_end(
         boot,
-        Ways { listener: listener.into(), from_outside_only: true, first: Some(first), turns: None },
+        Ways { listener: Listener::Unix(listener.into()), from_outside_only: true, first: Some(first), turns: None },
         Seen { oom_events, sockets, diverted: None },
     )
 }

@@ -1,0 +1,117 @@
+//! The first process of a virtual machine, until it is the agent of the box in it.
+//!
+//! The kernel starts it from the initial files. It loads the modules that come with them, mounts the
+//! image, and waits for the host's line. Up to there it is the same in all machines of an image, so
+//! that a snapshot of this moment can become any of them. With the line it makes the box: the image
+//! with the box's own drive above it, the views of processes and devices that every box has, and the
+//! limits on its processes. Then the box's root is the root of this process, and it gives up what boxes
+//! must not have.
+
+mod drives;
+mod kernel;
+mod modules;
+mod order;
+
+use std::fs;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+
+use guest_protocol::{Boot, MACHINE_AGENT_PORT, MACHINE_BOOT_PORT, Machine, MachineReport, SoftLimits};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::umask;
+
+use self::drives::Drives;
+use super::privileges;
+use super::refused::{At, Refused};
+use super::shares::{Part, bound_each};
+use super::syscall;
+use crate::sockets;
+use crate::vsock::Listener;
+
+/// File in which the kernel counts kills for lack of memory: of the whole machine, which is the box's.
+const OOM_EVENTS: &str = "/proc/vmstat";
+
+/// Box in a machine, and what its agent is given.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) boot: Boot,
+    pub(crate) listener: Listener,
+    pub(crate) oom_events: OwnedFd,
+    pub(crate) sockets: Option<OwnedFd>,
+}
+
+/// Makes the box that the host asks for. A failure is on the machine's console, and the host has it too
+/// if it waits for the answer.
+pub(crate) fn make() -> Result<Made, ExitCode> {
+    let made = begin().and_then(|(boots, drives)| {
+        loop {
+            // A host that hangs up before its line is whole is followed by another.
+            let Some((line, host)) = order::receive(&boots)? else { continue };
+            let made = settle(&line, &drives);
+            let report = match &made {
+                Ok(_) => MachineReport::Ready,
+                Err(Refused { step, errno }) => {
+                    MachineReport::Failed { step: step.clone(), errno: errno.raw_os_error() }
+                }
+            };
+            // Without the host this box is removed by the next one.
+            let _ = order::answer(&host, &report);
+            break made;
+        }
+    });
+    made.map_err(|Refused { step, errno }| {
+        // The console is all that is left to report to.
+        let _ = writeln!(std::io::stderr(), "tidebox: cannot {step}: {errno}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Prepares what is the same in all machines of an image.
+fn begin() -> Result<(Listener, Drives), Refused> {
+    umask(Mode::from_raw_mode(0o022));
+    kernel::mount_views()?;
+    modules::load()?;
+    let drives = Drives::mount_image()?;
+    Ok((Listener::bind(MACHINE_BOOT_PORT).at("listen on the vsock")?, drives))
+}
+
+/// Makes the box of `machine`, whose root is that of this process then.
+fn settle(machine: &Machine, drives: &Drives) -> Result<Made, Refused> {
+    kernel::stir(machine)?;
+    kernel::set_clock(machine.now_ns)?;
+    let listener = Listener::bind(MACHINE_AGENT_PORT).at("listen on the vsock")?;
+    kernel::bound_processes(machine.pids)?;
+    let oom_events = rustix::fs::open(OOM_EVENTS, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let oom_events = oom_events.at("open the count of memory kills")?;
+    drives.enter(machine)?;
+    write_machine_id(&machine.entropy)?;
+    rustix::system::sethostname(machine.hostname.as_bytes()).at("set the host name")?;
+    syscall::raise_loopback().at("raise the loopback interface")?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).at("open /dev/null")?;
+    for number in 0..=2 {
+        syscall::duplicate_to(&null, number).at("leave the console")?;
+    }
+    let sockets = sockets::open().ok();
+    privileges::limit_resources(&SoftLimits::default())?;
+    bound_each(Part::WHOLE)?;
+    privileges::give_up(None)?;
+    Ok(Made { boot: machine.boot.clone(), listener, oom_events, sockets })
+}
+
+/// Gives the machine an id of its own, where its image has one.
+fn write_machine_id(entropy: &str) -> Result<(), Refused> {
+    const FILE: &str = "/etc/machine-id";
+    /// Number of hexadecimal digits of an id.
+    const DIGITS: usize = 32;
+    // Not the bytes that the random numbers are made of.
+    let digest = <sha2::Sha256 as sha2::Digest>::digest(format!("machine-id {entropy}"));
+    let id: String = digest.iter().map(|byte| format!("{byte:02x}")).take(DIGITS / 2).collect();
+    // What an image has there besides a file or a link is left.
+    let is_there = fs::symlink_metadata(FILE).is_ok_and(|metadata| !metadata.is_dir());
+    if !is_there {
+        return Ok(());
+    }
+    // A new file, since a link of the image may lead anywhere.
+    fs::remove_file(FILE).and_then(|()| fs::write(FILE, id + "\n")).at("write the machine id")
+}

@@ -1,0 +1,99 @@
+//! The mode that starts the process of a virtual machine.
+//!
+//! It clones that process as a child of the *server*, writes its pid to disk, and only then lets it
+//! execute the program, as the launcher does with the first process of a box.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+
+use guest_protocol::{SoftLimits, Vmm};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::process::{Signal, kill_process, setsid, umask};
+use rustix::thread::set_no_new_privs;
+
+use super::descriptors::OWN_FDS_FROM;
+use super::go::{Sent, channel, go, wait_for_go};
+use super::order::{read_order, report_failure};
+use super::parent::join_cgroups;
+use super::privileges::{end_before_the_server, limit_resources};
+use super::process::{record, report_pid};
+use super::refused::{At, Refused};
+use super::syscall::{self, CloneFlags, Cloned, clone3};
+
+/// Runs the mode.
+pub(crate) fn run() -> ExitCode {
+    let Ok(control) = fcntl_dupfd_cloexec(std::io::stdin().as_fd(), OWN_FDS_FROM) else { return ExitCode::FAILURE };
+    match read_order::<Vmm>(control.as_fd()).and_then(|vmm| start(&vmm, &control)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(refused) => {
+            report_failure(control.as_fd(), refused);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(vmm: &Vmm, control: &OwnedFd) -> Result<(), Refused> {
+    end_before_the_server()?;
+    let unified = join_cgroups(&vmm.cgroups)?;
+    let (ours, theirs) = channel()?;
+    let own_pids = if vmm.own_pids { CloneFlags::PIDS } else { CloneFlags::NONE };
+    match clone3(own_pids.and(CloneFlags::PARENT), 0, unified.as_ref().map(AsFd::as_fd)).at("fork")? {
+        Cloned::Child => {
+            drop(ours);
+            become_program(vmm, control, &theirs)
+        }
+        Cloned::Parent(pid) => {
+            drop(theirs);
+            let sent_off = record(&vmm.dir, pid)
+                .and_then(|()| report_pid(control.as_fd(), pid))
+                .and_then(|()| go(ours.as_fd(), &Sent::default()).at("tell the program to go"));
+            if sent_off.is_err() {
+                // The process waits for this one, so its pid cannot have been reused.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            sent_off
+        }
+    }
+}
+
+/// Executes the program, or exits; never returns.
+fn become_program(vmm: &Vmm, control: &OwnedFd, channel: &OwnedFd) -> ! {
+    // Without "go" the machine is not made.
+    if wait_for_go(channel.as_fd()).is_ok() {
+        let refused = match prepare(vmm) {
+            Ok((program, argv)) => Refused {
+                step: format!("execute {}", vmm.argv.first().map(String::as_str).unwrap_or_default()),
+                errno: syscall::execute(program, &argv, &[]),
+            },
+            Err(refused) => refused,
+        };
+        report_failure(control.as_fd(), refused);
+    }
+    std::process::exit(1)
+}
+
+fn prepare(vmm: &Vmm) -> Result<(OwnedFd, Vec<CString>), Refused> {
+    syscall::reset_signals();
+    // Signals of the server's terminal must not reach its machines.
+    setsid().at("start a session")?;
+    umask(Mode::from_raw_mode(0o077));
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let console = openat(CWD, vmm.console.as_str(), flags, Mode::empty()).at("open the console")?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).at("open /dev/null")?;
+    let argv = vmm.argv.iter().map(|argument| CString::new(argument.as_str())).collect::<Result<Vec<_>, _>>();
+    let argv = argv.map_err(|_| Errno::INVAL).at("order the program")?;
+    let program = argv.first().ok_or(Errno::INVAL).at("order the program")?;
+    // Without O_PATH a script could be meant, whose interpreter needs a name that is still open.
+    let program = openat(CWD, program.as_c_str(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let program = program.at(&format!("open {}", vmm.argv[0]))?;
+    rustix::process::chdir(vmm.workdir.as_str()).at("enter the folder of the machine")?;
+    limit_resources(&SoftLimits::default())?;
+    set_no_new_privs(true).at("give up new privileges")?;
+    syscall::close_at_exec_from(3).at("hand over descriptors")?;
+    for (descriptor, number) in [(&null, 0), (&console, 1), (&console, 2)] {
+        syscall::duplicate_to(descriptor, number).at("hand over descriptors")?;
+    }
+    Ok((program, argv))
+}
