@@ -12,7 +12,9 @@ pub(crate) mod boxes;
 pub(crate) mod builder;
 pub(crate) mod cgroup;
 pub(crate) mod fault;
+pub(crate) mod file_copy;
 pub(crate) mod folder;
+pub(crate) mod fs_image;
 pub(crate) mod host_rootfs;
 pub(crate) mod ids;
 pub(crate) mod image;
@@ -24,6 +26,7 @@ pub(crate) mod plan;
 pub(crate) mod powers;
 pub(crate) mod probe;
 pub(crate) mod process;
+pub(crate) mod programs;
 pub(crate) mod record;
 pub(crate) mod refill;
 pub(crate) mod removals;
@@ -56,7 +59,7 @@ use boxes::{Boxes, Entry};
 use cgroup::freezer::Freezer;
 use fault::not_opened;
 use folder::BoxFolder;
-use image::{HOST, Image};
+use image::Image;
 use kernel::kernel_usage;
 use plan::{BoxPlan, Kind};
 use probe::{Probe, probe_id};
@@ -328,7 +331,7 @@ impl<B: Backend> Provider for Local<B> {
     }
 
     fn default_image(&self) -> &str {
-        HOST
+        B::DEFAULT_IMAGE
     }
 
     fn images(&self) -> Option<&dyn ImageSource> {
@@ -337,7 +340,7 @@ impl<B: Backend> Provider for Local<B> {
 
     fn check(&self, spec: &Spec) -> Result<()> {
         check_snapshot(self, spec)?;
-        image::check(B::NAME, self.inner.backend.parts().images.as_ref(), spec)?;
+        image::check(B::NAME, B::DEFAULT_IMAGE, self.inner.backend.parts().images.as_ref(), spec)?;
         self.inner.backend.check(spec, self.inner.can())
     }
 

@@ -29,10 +29,10 @@ use crate::local::fault::not_opened;
 use crate::local::folder::Folders;
 use crate::local::ids::{IDS_PER_BOX, IdPool};
 use crate::local::parts::Parts;
+use crate::local::programs::find;
 use crate::{Error, Result};
 
 use backend::ProotBackend;
-use host::find;
 
 /// Name of this provider.
 pub const NAME: &str = ProotBackend::NAME;

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::{Future, ready};
 use std::io;
-use std::os::unix::net::UnixListener;
 
 use guest_protocol::CgroupDir;
 
@@ -32,16 +31,6 @@ use crate::{Error, Facts, Result, Spec};
 /// outside of the folder; the folder goes to the trash, and the ids are free when it is deleted.
 /// A step may fail, or be the last before a crash, so the removal takes every box as far as it
 /// got.
-///
-/// A backend of virtual machines uses the same parts, and differs so:
-///
-/// - `prepare` makes a file system image of [`Parts::host_rootfs`] or of the box's image in the
-///   folder, and limits the control groups that [`Backend::cgroups`] names.
-/// - `launch` starts the virtual machine monitor by the launcher, as the user of the box's ids,
-///   and records it as the first process. It connects over the monitor's vsock path; so does
-///   [`Backend::dial`].
-/// - [`Backend::COPIES_IMAGE`] is true, and [`Backend::Capabilities`] says what the monitor and
-///   `/dev/kvm` allow.
 pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
     /// Name of the provider.
     const NAME: &'static str;
@@ -51,6 +40,11 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
     /// ends.
     const SLOW_PROBE: Option<&'static str>;
 
+    /// Image of a spawn that names none; also whether there is an image [`super::image::HOST`].
+    const DEFAULT_IMAGE: &'static str;
+
+    /// Socket of a box's agent that is made with its folder; `()` if it is reached otherwise.
+    type Socket: Send;
     /// Features that this host allows boxes.
     type Capabilities: fmt::Debug + Copy + Send + Sync;
     /// Order to start a box whose files are in place.
@@ -140,10 +134,7 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
     }
 
     /// Makes the folder of a box, which must not exist yet, with the socket of its agent.
-    fn make_folder(&self, folder: &BoxFolder) -> io::Result<UnixListener> {
-        folder.make()?;
-        folder.listen()
-    }
+    fn make_folder(&self, folder: &BoxFolder) -> io::Result<Self::Socket>;
 
     /// Makes files and control groups of a box whose record is written. `id_base` is the first of
     /// its ids, if it has any.
@@ -158,7 +149,7 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
     fn launch(
         &self,
         folder: &BoxFolder,
-        listener: UnixListener,
+        socket: Self::Socket,
         order: Self::Order,
     ) -> impl Future<Output = Result<Running>> + Send;
 

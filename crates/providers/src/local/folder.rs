@@ -21,7 +21,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use domain::SandboxId;
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 
 use super::record::Record;
 use crate::agent::connect_unix;
@@ -166,7 +166,13 @@ impl BoxFolder {
 
     /// Connects to the agent's socket. Anything else in its place is refused.
     pub(crate) async fn connect(&self) -> io::Result<tokio::net::UnixStream> {
-        let socket = openat(self.open()?, SOCKET, OFlags::PATH | NO_LINK, Mode::empty())?;
+        self.connect_to(Path::new(SOCKET)).await
+    }
+
+    /// Connects to the socket at `path`, relative to the folder, like [`BoxFolder::connect`].
+    pub(crate) async fn connect_to(&self, path: &Path) -> io::Result<tokio::net::UnixStream> {
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let socket = openat2(self.open()?, path, OFlags::PATH | NO_LINK, Mode::empty(), within)?;
         if FileType::from_raw_mode(fstat(&socket)?.st_mode) != FileType::Socket {
             return Err(io::ErrorKind::NotFound.into());
         }

@@ -20,9 +20,16 @@ pub struct Image {
     pub(crate) took: Duration,
 }
 
-/// Checks the image of a spec without asking a registry.
-pub(crate) fn check(provider: &str, images: Option<&Images>, spec: &Spec) -> Result<()> {
+/// Checks the image of a spec without asking a registry. `default` is the image of a spawn that names
+/// none.
+pub(crate) fn check(provider: &str, default: &str, images: Option<&Images>, spec: &Spec) -> Result<()> {
     if spec.image == HOST {
+        if default != HOST {
+            return Err(Error::Invalid(format!(
+                "the provider {provider} has no image `{HOST}`; native and proot have it. Write an image such as \
+                 `{default}`"
+            )));
+        }
         if spec.entrypoint {
             return Err(Error::Invalid(format!(
                 "the image `{HOST}` has no entry point; leave `entrypoint` out or name another image"

@@ -24,7 +24,9 @@ use crate::local::cgroup::freezer::Freezer;
 use crate::local::cgroup::{self, Cgroups, CpuWeight};
 use crate::local::fault::{not_made, not_written};
 use crate::local::folder::BoxFolder;
+use crate::local::fs_image::make_ext4;
 use crate::local::host_rootfs::{HOSTNAME, ROOT_OVERLAY, overlay_of};
+use crate::local::image::HOST;
 use crate::local::launcher::Launchers;
 use crate::local::parts::Parts;
 use crate::local::plan::{BoxPlan, Kind};
@@ -66,7 +68,9 @@ impl Backend for NativeBackend {
     const NAME: &'static str = "native";
     const COPIES_IMAGE: bool = false;
     const SLOW_PROBE: Option<&'static str> = Some("Making a box takes longer than a second: the host is overloaded.");
+    const DEFAULT_IMAGE: &'static str = HOST;
 
+    type Socket = UnixListener;
     type Capabilities = Capabilities;
     type Order = Launch;
 
@@ -222,7 +226,7 @@ fn snapshot_layers(folder: &BoxFolder, snapshot: &SnapshotFolder) -> Result<Vec<
 async fn storage(folder: &BoxFolder, resources: &Resources, can: Capabilities) -> Result<Storage> {
     if resources.disk_mb > 0 && can.images {
         let image = disk::image_file(folder);
-        disk::make_image(&image, resources.disk_mb).await.map_err(not_written)?;
+        make_ext4(&image, resources.disk_mb, None).await.map_err(not_written)?;
         return Ok(Storage::Image(image.display().to_string()));
     }
     if resources.disk_mb > 0 {

@@ -24,6 +24,7 @@ use crate::local::agent_socket::{self, Running};
 use crate::local::backend::Backend;
 use crate::local::fault::{not_made, not_written};
 use crate::local::folder::BoxFolder;
+use crate::local::image::HOST;
 use crate::local::parts::Parts;
 use crate::local::plan::BoxPlan;
 use crate::local::probe::Probe;
@@ -67,7 +68,9 @@ impl Backend for ProotBackend {
     const NAME: &'static str = "proot";
     const COPIES_IMAGE: bool = true;
     const SLOW_PROBE: Option<&'static str> = None;
+    const DEFAULT_IMAGE: &'static str = HOST;
 
+    type Socket = UnixListener;
     type Capabilities = Traces;
     type Order = Trace;
 
@@ -85,6 +88,11 @@ impl Backend for ProotBackend {
 
     fn facts(&self, probe: &Probe<Traces>) -> Facts {
         host::facts(probe, self.parts.ids.is_some(), self.api_is_open)
+    }
+
+    fn make_folder(&self, folder: &BoxFolder) -> io::Result<UnixListener> {
+        folder.make()?;
+        folder.listen()
     }
 
     async fn prepare(&self, plan: &BoxPlan<'_, Traces>, id: Option<u32>) -> Result<Trace> {

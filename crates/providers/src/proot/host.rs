@@ -1,7 +1,7 @@
 //! Capabilities of this host, probed by making a box.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -72,16 +72,6 @@ pub(super) fn facts<C>(probe: &Probe<C>, has_ids: bool, api_is_open: bool) -> Fa
         limits: ["memory_mb", "vcpus", "pids", "disk_mb"].map(|name| (name, LimitKind::Soft)).to_vec(),
         missing,
     }
-}
-
-/// Returns the path of a program: a name with a slash is a path, any other is looked up in
-/// `PATH`.
-pub(super) fn find(name: &Path) -> Option<PathBuf> {
-    if name.components().count() > 1 {
-        return std::path::absolute(name).ok();
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|program| program.is_file() && program.is_absolute())
 }
 
 /// Returns the version of the program, or the reason why it cannot be used.
