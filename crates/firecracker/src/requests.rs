@@ -154,6 +154,9 @@ pub enum Action {
 }
 
 impl Change for Action {
+    // A start reads the kernel and its first files.
+    const WAIT: Duration = LONG_WAIT;
+
     fn path(&self) -> Cow<'static, str> {
         "/actions".into()
     }

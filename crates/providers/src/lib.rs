@@ -14,7 +14,7 @@
 //!
 //! A method that can fail returns an [`Error`], whose cases a caller can tell apart.
 //!
-//! The providers are [`native`], [`docker`], [`proot`], [`custom`] and [`mock`]. Most of them only
+//! The providers are [`native`], [`docker`], [`firecracker`], [`proot`], [`custom`] and [`mock`]. Most of them only
 //! open a byte stream to the agent in the box, which [`agent`] turns into a guest; `mock` and
 //! `custom` implement their own. Every implementation passes the suite in the crate `conformance`.
 
@@ -24,6 +24,7 @@ mod default_image;
 mod disk;
 pub mod docker;
 mod error;
+pub mod firecracker;
 mod guest;
 mod kernel;
 mod local;

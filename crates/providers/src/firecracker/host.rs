@@ -1,0 +1,207 @@
+//! Capabilities of this host, probed by booting a machine.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use domain::Resources;
+use firecracker::guest_kernel::{self, GuestKernel};
+
+use crate::local::agent_file::agent_program;
+use crate::local::cgroup::Cgroups;
+use crate::local::cgroup::controller::Controller;
+use crate::local::probe::{self, Probe};
+use crate::local::programs::find;
+use crate::{Chain, Error, Facts, Isolation, LimitKind};
+
+/// Device by which machines use the processor's virtualization.
+const KVM: &str = "/dev/kvm";
+/// Least version, of which major and minor count: the first that lets a restored machine have a vsock
+/// of another path.
+const LEAST_VERSION: (u32, u32) = (1, 16);
+/// Limit for a program to say its version.
+const VERSION_WAIT: Duration = Duration::from_secs(5);
+/// Memory of the machine of a probe: enough for any usual kernel to boot.
+const PROBE_MEMORY_MB: u32 = 128;
+
+const UNJAILED: &str = "Machines run without the jailer: a fault of Firecracker that a guest uses leads to the server's own user. Run the server as root, and set providers.firecracker.jailer.enabled to true or leave it out.";
+
+/// Programs and files that machines are made with.
+#[derive(Debug)]
+pub(super) struct Programs {
+    pub(super) firecracker: PathBuf,
+    /// `None` for machines without a jail.
+    pub(super) jailer: Option<PathBuf>,
+    pub(super) kernel: Option<PathBuf>,
+    pub(super) modules: Option<PathBuf>,
+    /// Folder of the kernels that are prepared for guests.
+    pub(super) prepared: PathBuf,
+}
+
+/// Programs and files that were found to work, by absolute paths without links.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) firecracker: PathBuf,
+    pub(super) jailer: Option<PathBuf>,
+    pub(super) kernel: GuestKernel,
+    pub(super) version: String,
+}
+
+impl Programs {
+    /// Finds the programs, tests what they need, and prepares the guest kernel.
+    ///
+    /// # Errors
+    /// A sentence for the operator that says what is missing and what to do.
+    pub(super) async fn find(&self) -> Result<Found, String> {
+        let Some(kernel) = &self.kernel else {
+            return Err("No guest kernel is configured: set providers.firecracker.kernel, to /boot/vmlinuz-… of this host for instance; `tidebox firecracker setup` finds one.".to_owned());
+        };
+        let firecracker = located(&self.firecracker, "providers.firecracker.binary")?;
+        let version = version(&firecracker, "Firecracker").await?;
+        check_version(&version)?;
+        let jailer = self.jailer.as_deref().map(|jailer| located(jailer, "providers.firecracker.jailer.binary"));
+        let jailer = jailer.transpose()?;
+        if let Some(jailer) = &jailer {
+            let jailer_version = version_of_jailer(jailer).await?;
+            if jailer_version != version {
+                return Err(format!(
+                    "The jailer is of version {jailer_version}, Firecracker of {version}: install both of one release."
+                ));
+            }
+        }
+        open_kvm()?;
+        let (kernel, modules, prepared) = (kernel.clone(), self.modules.clone(), self.prepared.clone());
+        let prepare = move || {
+            let made = guest_kernel::prepare(&kernel, modules.as_deref(), &agent_program(), &prepared)?;
+            // Boxes have names of their own for the files of theirs.
+            if let Err(error) = guest_kernel::prune(&prepared, &made.digest) {
+                tracing::debug!(%error, "earlier guest kernels cannot be removed");
+            }
+            Ok::<_, guest_kernel::Error>(made)
+        };
+        let kernel = tokio::task::spawn_blocking(prepare).await.map_err(|error| error.to_string())?;
+        let kernel = kernel.map_err(|error| format!("The guest kernel cannot be prepared: {}.", Chain(&error)))?;
+        Ok(Found { firecracker, jailer, kernel, version })
+    }
+}
+
+async fn version_of_jailer(jailer: &Path) -> Result<String, String> {
+    version(jailer, "Jailer").await
+}
+
+/// Returns the absolute path of a program, without links: the jailer names a folder by it.
+fn located(name: &Path, key: &str) -> Result<PathBuf, String> {
+    let found = find(name).and_then(|path| path.canonicalize().ok());
+    found.ok_or_else(|| {
+        format!("There is no program {}: install Firecracker, or set {key} to its path.", name.display())
+    })
+}
+
+/// Asks a program for its version: `Firecracker v1.16.1`.
+async fn version(program: &Path, name: &str) -> Result<String, String> {
+    let mut command = tokio::process::Command::new(program);
+    command.arg("--version").env_clear().kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let output = match tokio::time::timeout(VERSION_WAIT, command.output()).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(error)) => return Err(format!("{} cannot be run ({error}).", program.display())),
+        Err(_) => return Err(format!("{} does not say its version.", program.display())),
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let stated = text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_prefix('v'));
+    let stated = stated.map(str::to_owned);
+    stated.ok_or_else(|| format!("{} says no version, so it is not {name}.", program.display()))
+}
+
+fn check_version(version: &str) -> Result<(), String> {
+    let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().ok());
+    let stated = numbers.next().flatten().zip(numbers.next().flatten());
+    if stated.is_some_and(|stated| stated >= LEAST_VERSION) {
+        return Ok(());
+    }
+    let (major, minor) = LEAST_VERSION;
+    Err(format!("Firecracker is of version {version}, and {major}.{minor} is the least: install a later release."))
+}
+
+fn open_kvm() -> Result<(), String> {
+    let Err(error) = File::options().read(true).write(true).open(KVM) else { return Ok(()) };
+    if error.kind() == std::io::ErrorKind::NotFound {
+        return Err(format!(
+            "There is no {KVM}: machines need a processor with virtualization that this host may use. On hardware switch it on in the firmware; in a virtual machine have its host allow nested virtualization; in a container pass the device on."
+        ));
+    }
+    if error.kind() == std::io::ErrorKind::PermissionDenied {
+        return Err(format!(
+            "The server may not open {KVM}: add its user to the group of that file (`usermod -aG kvm USER`)."
+        ));
+    }
+    Err(format!("{KVM} cannot be opened ({error})."))
+}
+
+/// Returns the size of the machine of a probe.
+pub(super) fn probe_size() -> Resources {
+    Resources { memory_mb: PROBE_MEMORY_MB, ..probe::SIZE }
+}
+
+/// Returns advice for an operator about a machine that does not boot.
+pub(super) fn explain(error: &Error) -> String {
+    format!(
+        "No machine can be booted ({}): the lines of its console say why; /dev/kvm may be one that boots no ordinary kernel.",
+        Chain(error)
+    )
+}
+
+pub(super) fn facts(probe: &Probe<super::backend::Machines>, cgroups: &Cgroups, jailed: bool) -> Facts {
+    let mut missing = probe.missing.clone();
+    if !jailed {
+        missing.push(UNJAILED.to_owned());
+    }
+    missing.extend(probe.error.clone());
+    // The hardware of a machine: no process in it can have more.
+    let limits = ["memory_mb", "vcpus", "pids", "disk_mb"].map(|name| (name, LimitKind::Hard)).to_vec();
+    if !cgroups.has(Controller::Memory) {
+        missing.push("No control group counts the memory of Firecracker itself, which takes some MiB for each machine besides the guest's.".to_owned());
+    }
+    let version = probe.version.as_deref().unwrap_or_default();
+    Facts {
+        isolation: Isolation::Vm,
+        runtime: format!("firecracker {version}").trim_end().to_owned(),
+        network_mode: "loopback".to_owned(),
+        limits,
+        missing,
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn versions_before_the_least_are_refused() {
+        for version in ["1.16.0", "1.16.1", "1.17.0-dev", "2.0.0"] {
+            assert_eq!(check_version(version), Ok(()), "{version}");
+        }
+        for version in ["1.15.9", "0.25.0", "", "later"] {
+            assert!(check_version(version).is_err(), "{version}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_is_named_with_its_key() {
+        let temp = tempfile::tempdir().unwrap();
+        let programs = |firecracker: &str, kernel: Option<&str>| Programs {
+            firecracker: PathBuf::from(firecracker),
+            jailer: None,
+            kernel: kernel.map(PathBuf::from),
+            modules: None,
+            prepared: temp.path().join("kernels"),
+        };
+        let none = programs("firecracker", None).find().await.unwrap_err();
+        assert!(none.contains("providers.firecracker.kernel"), "{none}");
+        let absent = programs("/nowhere/firecracker", Some("/nowhere/vmlinux")).find().await.unwrap_err();
+        assert!(absent.contains("providers.firecracker.binary"), "{absent}");
+        let other = programs("/bin/true", Some("/nowhere/vmlinux")).find().await.unwrap_err();
+        assert!(other.contains("is not Firecracker"), "{other}");
+    }
+}

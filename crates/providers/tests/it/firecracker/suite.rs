@@ -1,0 +1,47 @@
+//! The conformance suite, in a jail and without one.
+
+use std::sync::Arc;
+
+use conformance::{Need, Subject, run};
+use fixtures::suite::{FULL, PLAIN, SCRATCH};
+use providers::firecracker::Firecracker;
+
+use super::harness::TestProvider;
+use crate::test_box::spec_of;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn firecracker_passes_the_suite_in_a_jail() {
+    passes_the_suite(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn firecracker_passes_the_suite_without_a_jail() {
+    passes_the_suite(false).await;
+}
+
+async fn passes_the_suite(jailed: bool) {
+    let Some(provider) = TestProvider::new(jailed).await else { return };
+    let (config, folder) = (provider.config(), provider.folder());
+    // The suite runs many commands at once.
+    let mut roomy = spec_of(PLAIN);
+    roomy.resources.pids = 512;
+    let subject = Subject::new(Arc::new(provider.firecracker.clone()), roomy)
+        .unknown_image("host")
+        .images(FULL, SCRATCH)
+        .reopen(move || {
+            let config = config.clone();
+            Box::pin(async move { Arc::new(Firecracker::open(config).await.unwrap()) as Arc<dyn providers::Provider> })
+        })
+        .kill(move |id| {
+            let pid = folder.join("boxes").join(id.as_str()).join("pid");
+            Box::pin(async move {
+                let text = std::fs::read_to_string(pid).unwrap();
+                let pid = text.split_whitespace().next().unwrap().parse().unwrap();
+                let pid = rustix::process::Pid::from_raw(pid).unwrap();
+                rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+            })
+        })
+        .without(Need::HostKernel, "a machine has a kernel of its own")
+        .without(Need::HeldFiles, "a machine keeps the table of open files to itself");
+    run(subject).await;
+}
