@@ -154,6 +154,11 @@ fn default_provider(draft: &mut Draft) {
     let is_on = |enabled| enabled != Enabled::False;
     let native = is_on(providers.native.enabled);
     let (docker, proot) = (is_on(providers.docker.enabled), providers.proot.is_offered(&draft.config.auth));
+    let firecracker = match providers.firecracker.enabled {
+        Enabled::Auto => providers.firecracker.kernel.is_some(),
+        Enabled::True => true,
+        Enabled::False => false,
+    };
     let enabled = match &providers.default {
         DefaultProvider::Auto => {
             if !native && !docker && !proot {
@@ -168,6 +173,7 @@ fn default_provider(draft: &mut Draft) {
         DefaultProvider::Named(name) => match name.as_str() {
             "native" => Some(("native", native)),
             "docker" => Some(("docker", docker)),
+            "firecracker" => Some(("firecracker", firecracker)),
             "proot" => Some(("proot", proot)),
             "mock" => Some(("mock", providers.mock.enabled)),
             _ if *name == providers.custom.name => Some(("custom", providers.custom.enabled)),
@@ -181,11 +187,19 @@ fn default_provider(draft: &mut Draft) {
              `auth.enabled` to true, or `providers.proot.enabled` if you trust the code in its boxes with this server"
                 .to_owned()
         }
+        Some(("firecracker", false)) if providers.firecracker.enabled == Enabled::Auto => {
+            "names firecracker, which `providers.firecracker.enabled: auto` does not offer without a guest kernel; set \
+             `providers.firecracker.kernel`"
+                .to_owned()
+        }
         Some((name, false)) => {
             format!("names a provider that is not enabled; set `providers.{name}.enabled` to true")
         }
         None => {
-            format!("must be auto, native, docker, proot, mock or {} (`providers.custom.name`)", providers.custom.name)
+            format!(
+                "must be auto, native, docker, firecracker, proot, mock or {} (`providers.custom.name`)",
+                providers.custom.name
+            )
         }
     };
     let source = draft.source("providers.default");

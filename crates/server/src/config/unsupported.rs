@@ -4,7 +4,7 @@
 //! sets one relies on its effect.
 
 /// Sections and keys; everything below a section belongs to it.
-const UNSUPPORTED: &[&str] = &["events", "providers.firecracker", "providers.e2b"];
+const UNSUPPORTED: &[&str] = &["events", "providers.e2b"];
 
 /// Fault message for such a key.
 pub(super) const MESSAGE: &str = "is not supported by this version of Tidebox; remove it";

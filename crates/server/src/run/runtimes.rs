@@ -6,6 +6,7 @@ use std::sync::Arc;
 use images::{Images, ImagesConfig, RegistryConfig, Reserve};
 use providers::custom::{Custom, CustomConfig};
 use providers::docker::{Docker, DockerConfig, DockerTls};
+use providers::firecracker::{DriveRate, Firecracker, FirecrackerConfig};
 use providers::mock::Mock;
 use providers::native::{Native, NativeConfig};
 use providers::proot::{Proot, ProotConfig};
@@ -77,12 +78,13 @@ pub(super) async fn registry(
     store: &Arc<dyn Store>,
     clock: &Arc<dyn Clock>,
 ) -> Result<Registry, Failure> {
-    let (native, docker, proot) = tokio::try_join!(
+    let (native, docker, firecracker, proot) = tokio::try_join!(
         native(config, images, store.as_ref()),
         docker(config, store.as_ref()),
+        firecracker(config, images, store.as_ref()),
         proot(config, images, store.as_ref())
     )?;
-    let mut providers: Vec<Offered> = native.into_iter().chain(docker).chain(proot).collect();
+    let mut providers: Vec<Offered> = [native, docker, firecracker, proot].into_iter().flatten().collect();
     if config.providers.mock.enabled {
         let clock = Arc::clone(clock);
         providers.push((Arc::new(Mock::new(move || clock.now())), Offer::Always));
@@ -160,6 +162,34 @@ async fn docker(config: &Config, store: &dyn Store) -> Result<Option<Offered>, F
         docker_config: config.images.docker_config.clone(),
     });
     opened("docker", docker.await, offer)
+}
+
+async fn firecracker(config: &Config, images: &Images, store: &dyn Store) -> Result<Option<Offered>, Failure> {
+    let set = &config.providers.firecracker;
+    let Some(offer) = offer(set.enabled) else { return Ok(None) };
+    // An operator who wants machines names the kernel of their guests.
+    if offer == Offer::IfHealthy && set.kernel.is_none() {
+        return Ok(None);
+    }
+    let firecracker = Firecracker::open(FirecrackerConfig {
+        binary: set.binary.clone().unwrap_or_else(|| "firecracker".into()),
+        kernel: set.kernel.clone(),
+        modules: set.modules.clone(),
+        jailed: match set.jailer.enabled {
+            Enabled::Auto => None,
+            Enabled::True => Some(true),
+            Enabled::False => Some(false),
+        },
+        jailer: set.jailer.binary.clone().unwrap_or_else(|| "jailer".into()),
+        boot_timeout: set.boot_timeout,
+        drive_rate: DriveRate { mb: set.drive.mb_per_second, operations: set.drive.operations_per_second },
+        data_dir: config.data_dir.clone(),
+        store_id: store.id().clone(),
+        cgroup_parent: set.cgroup_parent.clone(),
+        subids: set.subids,
+        images: images.clone(),
+    });
+    opened("firecracker", firecracker.await, offer)
 }
 
 async fn proot(config: &Config, images: &Images, store: &dyn Store) -> Result<Option<Offered>, Failure> {

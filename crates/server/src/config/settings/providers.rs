@@ -1,5 +1,6 @@
 //! Settings of the providers.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,17 +20,22 @@ use super::super::tree::Value;
 use super::access::Auth;
 use super::limits::PIDS;
 
+/// Bounds on the mebibytes of a drive in a second.
+const DRIVE_MB: RangeInclusive<u32> = 0..=1_000_000;
+/// Bounds on the operations of a drive in a second.
+const DRIVE_OPERATIONS: RangeInclusive<u32> = 0..=1_000_000_000;
+
 section! {
     /// Providers that run the boxes.
     pub struct Providers {
-        /// Provider of a spawn that names none: `auto`, `native`, `docker`, `proot`, `mock` or the
-        /// name of custom. `auto` is the first healthy of native, docker, proot.
+        /// Provider of a spawn that names none: `auto`, `native`, `docker`, `firecracker`, `proot`,
+        /// `mock` or the name of custom. `auto` is the first healthy of native, docker, proot.
         pub default: DefaultProvider = "auto",
         pub native: Native as Nested,
         pub docker: Docker as Nested,
         pub proot: Proot as Nested,
         pub mock: Mock as Nested,
-        pub firecracker: Absent as Nested,
+        pub firecracker: Firecracker as Nested,
         pub e2b: Absent as Nested,
         pub custom: Custom as Nested,
     }
@@ -49,12 +55,10 @@ impl Configurable for DefaultProvider {
         Special {
             read: |value, _| {
                 // The check of the whole configuration finds out whether there is one of that name.
-                const BE: &str = "auto, native, docker, proot, mock or the name of custom";
+                const BE: &str = "auto, native, docker, firecracker, proot, mock or the name of custom";
                 match text_of(value, BE)? {
                     "auto" => Ok(DefaultProvider::Auto),
-                    name @ ("firecracker" | "e2b") => {
-                        Err(format!("{name} is not supported by this version of Tidebox; write {BE}"))
-                    }
+                    "e2b" => Err(format!("e2b is not supported by this version of Tidebox; write {BE}")),
                     name if is_label(name) => Ok(DefaultProvider::Named(name.to_owned())),
                     _ => must(BE, value),
                 }
@@ -182,6 +186,58 @@ section! {
         pub cert_file: Option<PathBuf> as Optional(LATER_FILE),
         /// PEM private key of `providers.docker.tls.cert_file`.
         pub key_file: Option<PathBuf> as Optional(LATER_PRIVATE_FILE),
+    }
+}
+
+section! {
+    /// Virtual machines of Firecracker, each with a kernel of its own.
+    pub struct Firecracker {
+        /// Condition under which it is offered: `auto`, where `providers.firecracker.kernel` is set and
+        /// a machine boots; `true`, always, and shown as unhealthy while none boots; `false`, never.
+        pub enabled: Enabled = "auto",
+        /// The `firecracker` program, version 1.16 or later. Unset: the one on the `PATH`.
+        pub binary: Option<PathBuf>,
+        /// Kernel of the guests: one that a distribution installed, such as `/boot/vmlinuz-6.1.0-56-amd64`,
+        /// or an uncompressed ELF file.
+        pub kernel: Option<PathBuf> as Optional(LATER_FILE),
+        /// Folder of the modules of that kernel. Unset: `/lib/modules/` and its release, and none for an
+        /// ELF file.
+        pub modules: Option<PathBuf>,
+        pub jailer: FirecrackerJailer as Nested,
+        /// The longest time in which a guest boots. A processor's own virtualization takes a tenth of a
+        /// second, emulation a minute.
+        pub boot_timeout: Duration = "30s",
+        /// Host user ids for the machines of a server that runs as root, as `first:count`, both at least
+        /// 65536; a machine takes 65536 of them. Two servers on one host need different ones. Unset:
+        /// `2147483648:536870912`.
+        pub subids: Option<(u32, u32)> as Optional(SUBIDS),
+        /// Control group below which machines get theirs, from the root of the hierarchy. Unset: the
+        /// server's own.
+        pub cgroup_parent: Option<String> as Optional(CGROUP),
+        pub drive: FirecrackerDrive as Nested,
+    }
+}
+
+section! {
+    /// Firecracker's own sandbox around a machine.
+    pub struct FirecrackerJailer {
+        /// Condition under which machines run in the jailer, as a user of their own and in a root of
+        /// their own: `auto`, where the server runs as root; `true`, always, which needs root; `false`,
+        /// never.
+        pub enabled: Enabled = "auto",
+        /// The `jailer` program, of the same release as Firecracker. Unset: the one on the `PATH`.
+        pub binary: Option<PathBuf>,
+    }
+}
+
+section! {
+    /// Limits on each of the two drives of a machine, enforced by Firecracker.
+    #[derive(Copy)]
+    pub struct FirecrackerDrive {
+        /// The most mebibytes that are read and written in a second; 0 for no limit.
+        pub mb_per_second: u32 = "0" as Number(DRIVE_MB),
+        /// The most reads and writes in a second; 0 for no limit.
+        pub operations_per_second: u32 = "0" as Number(DRIVE_OPERATIONS),
     }
 }
 

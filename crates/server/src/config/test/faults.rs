@@ -26,7 +26,7 @@ fn what_this_version_lacks_is_never_ignored() {
     check(
         "providers: {default: e2b}",
         &[
-            "providers.default (@): e2b is not supported by this version of Tidebox; write auto, native, docker, proot, mock or the name of custom",
+            "providers.default (@): e2b is not supported by this version of Tidebox; write auto, native, docker, firecracker, proot, mock or the name of custom",
         ],
     );
     check(
@@ -40,17 +40,26 @@ fn what_this_version_lacks_is_never_ignored() {
 #[test]
 fn a_provider_that_this_version_lacks_may_be_off_and_not_on() {
     const LINE: &str = "this version of Tidebox does not have this provider; write false";
-    for name in ["firecracker", "e2b"] {
-        let enabled = |value: &str| format!("providers: {{{name}: {{enabled: {value}}}}}");
-        check(&enabled("false"), &[]);
-        check(&enabled("auto"), &[]);
-        check(&enabled("true"), &[&format!("providers.{name}.enabled (@): {LINE}")]);
-        check_env(
-            &format!("TIDEBOX_PROVIDERS_{}_ENABLED", name.to_uppercase()),
-            "true",
-            &format!("providers.{name}.enabled (TIDEBOX_PROVIDERS_{}_ENABLED): {LINE}", name.to_uppercase()),
-        );
-    }
+    let enabled = |value: &str| format!("providers: {{e2b: {{enabled: {value}}}}}");
+    check(&enabled("false"), &[]);
+    check(&enabled("auto"), &[]);
+    check(&enabled("true"), &[&format!("providers.e2b.enabled (@): {LINE}")]);
+    check_env(
+        "TIDEBOX_PROVIDERS_E2B_ENABLED",
+        "true",
+        &format!("providers.e2b.enabled (TIDEBOX_PROVIDERS_E2B_ENABLED): {LINE}"),
+    );
+}
+
+#[test]
+fn firecracker_is_the_default_only_where_it_is_offered() {
+    check("providers: {default: firecracker, firecracker: {kernel: /boot/vmlinuz}}", &[]);
+    check("providers: {default: firecracker, firecracker: {enabled: true}}", &[]);
+    check(
+        "providers: {default: firecracker}",
+        &["providers.default (@): names firecracker, which `providers.firecracker.enabled: auto` does not offer \
+           without a guest kernel; set `providers.firecracker.kernel`"],
+    );
 }
 
 #[test]
@@ -101,7 +110,9 @@ fn a_bad_word_is_told_the_words() {
     check("logging: {format: true}", &["logging.format (@): must be auto, pretty or json, not true"]);
     check(
         "providers: {default: podman}",
-        &["providers.default (@): must be auto, native, docker, proot, mock or custom (`providers.custom.name`)"],
+        &[
+            "providers.default (@): must be auto, native, docker, firecracker, proot, mock or custom (`providers.custom.name`)",
+        ],
     );
     check(
         "providers: {default: proot}",
@@ -113,7 +124,9 @@ fn a_bad_word_is_told_the_words() {
     check("providers: {default: proot, proot: {enabled: true}}", &[]);
     check(
         "providers: {default: [native]}",
-        &["providers.default (@): must be auto, native, docker, proot, mock or the name of custom, not a list"],
+        &[
+            "providers.default (@): must be auto, native, docker, firecracker, proot, mock or the name of custom, not a list",
+        ],
     );
     check("providers: {native: {enabled: 1}}", &["providers.native.enabled (@): must be auto, true or false, not 1"]);
     check(
