@@ -49,6 +49,13 @@ const BOXES_MAX: u32 = 8192;
 /// Provider of boxes in virtual machines. Clones share one state.
 pub type Firecracker = Local<FirecrackerBackend>;
 
+/// Returns the newest kernel that this host's distribution has installed with its modules; `None` if there
+/// is none, or it cannot be seen.
+#[must_use]
+pub fn newest_kernel() -> Option<PathBuf> {
+    firecracker::guest_kernel::newest_installed().ok().flatten()
+}
+
 /// Configuration of the provider.
 #[derive(Debug, Clone)]
 pub struct FirecrackerConfig {
@@ -76,8 +83,8 @@ pub struct FirecrackerConfig {
     /// each although it uses one; `None` for a range far above those of people, services and the
     /// other providers.
     pub subids: Option<(u32, u32)>,
-    /// Source of images.
-    pub images: Images,
+    /// Source of images; `None` for a provider that only probes its host.
+    pub images: Option<Images>,
 }
 
 /// Limits of one drive for a second; 0 for none.
@@ -114,7 +121,7 @@ impl Firecracker {
         let folders = Folders::make(base.clone(), 0o700).map_err(not_opened)?;
         let image_files = ImageFiles::open(base.join("images")).map_err(not_opened)?;
         let drives = Drives::open(base.join("drives"), config.drive_rate).map_err(not_opened)?;
-        let parts = Parts::new(folders, ids, Some(config.images))?;
+        let parts = Parts::new(folders, ids, config.images)?;
         let cgroups = Cgroups::open(config.cgroup_parent.as_deref(), &config.store_id);
         let programs = Programs {
             firecracker: config.binary,

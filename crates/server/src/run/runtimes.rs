@@ -187,7 +187,7 @@ async fn firecracker(config: &Config, images: &Images, store: &dyn Store) -> Res
         store_id: store.id().clone(),
         cgroup_parent: set.cgroup_parent.clone(),
         subids: set.subids,
-        images: images.clone(),
+        images: Some(images.clone()),
     });
     opened("firecracker", firecracker.await, offer)
 }

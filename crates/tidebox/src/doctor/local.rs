@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use providers::docker::{Docker, DockerConfig};
+use providers::firecracker::{DriveRate, Firecracker, FirecrackerConfig};
 use providers::native::{Native, NativeConfig};
 use providers::proot::{Proot, ProotConfig};
 use providers::{Isolation, LimitKind, Provider, StoreId};
@@ -15,13 +16,15 @@ use super::finding::{Finding, Level};
 /// The longest attempt to make a box. It takes milliseconds if it works, and a refusal is not
 /// slower; only a hung host is.
 const PROBE_MAX: Duration = Duration::from_secs(20);
+/// The longest boot of a machine, so that one which hangs is ended before [`PROBE_MAX`].
+const BOOT_MAX: Duration = Duration::from_secs(10);
 
 /// Returns what each provider would find on this host. Only this function knows where the facts
 /// come from.
 pub async fn local_findings() -> Vec<Finding> {
     let mut findings = vec![kernel()];
-    let (native, docker, proot) = tokio::join!(native(), docker(), proot());
-    findings.extend(native.into_iter().chain(docker).chain(proot));
+    let (native, docker, firecracker, proot) = tokio::join!(native(), docker(), firecracker(), proot());
+    findings.extend([native, docker, firecracker, proot].into_iter().flatten());
     findings
 }
 
@@ -55,6 +58,32 @@ async fn native() -> Vec<Finding> {
 async fn docker() -> Vec<Finding> {
     let opened = timeout(PROBE_MAX, Docker::open(DockerConfig::new(store_id()))).await;
     of("docker", "an Engine answers", opened).await
+}
+
+/// Boots a machine and removes it again, with the newest kernel of this host that has its modules.
+async fn firecracker() -> Vec<Finding> {
+    const NAME: &str = "firecracker";
+    let missing = |reason| vec![Finding::lacking(NAME, Level::Missing, "no machine can be booted", reason)];
+    let folder = match folder() {
+        Ok(folder) => folder,
+        Err(reason) => return missing(reason),
+    };
+    let config = FirecrackerConfig {
+        binary: NAME.into(),
+        kernel: providers::firecracker::newest_kernel(),
+        modules: None,
+        jailed: None,
+        jailer: "jailer".into(),
+        boot_timeout: BOOT_MAX,
+        drive_rate: DriveRate::default(),
+        data_dir: folder.path().to_owned(),
+        store_id: store_id(),
+        cgroup_parent: None,
+        subids: None,
+        images: None,
+    };
+    let opened = timeout(PROBE_MAX, Firecracker::open(config)).await;
+    of(NAME, "a machine was booted", opened).await
 }
 
 /// Makes a box and removes it again.

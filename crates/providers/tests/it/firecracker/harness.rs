@@ -64,7 +64,7 @@ impl TestProvider {
             store_id: new_store(),
             cgroup_parent: None,
             subids: None,
-            images: open_images(folder.path()),
+            images: Some(open_images(folder.path())),
         };
         let firecracker = Firecracker::open(config.clone()).await.unwrap();
         if let Some(error) = firecracker.health().await.error {
