@@ -4,7 +4,7 @@
 //! port of the guest's vsock is reached over another unix socket: [`vsock::open`]. The caller starts
 //! and ends the process, and opens both sockets, whose paths lie in the folder of the machine.
 //!
-//! [`guest_kernel`] makes the kernel and the first files of guests.
+//! [`guest_kernel`] makes the kernel and the first files of guests; [`probe()`] tells if guests run.
 //!
 //! The process belongs to the side of the guest, which may have taken it over: its answers are
 //! bounded in size and time.
@@ -15,8 +15,10 @@
 mod api;
 mod error;
 pub mod guest_kernel;
+mod probe;
 pub mod requests;
 pub mod vsock;
 
 pub use api::{Api, Instance};
 pub use error::{Error, Result};
+pub use probe::{NoGuest, probe};

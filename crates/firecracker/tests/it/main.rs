@@ -3,6 +3,7 @@
 
 mod api;
 mod fake;
+mod guest;
 mod likeness;
 mod process;
 mod vsock;

@@ -122,8 +122,7 @@ fn what_cannot_be_a_module_is_refused() {
 #[test]
 fn a_chain_without_end_is_cut() {
     let (_dir, folder) = host();
-    let chain: String =
-        (0..100_000).map(|number| format!("kernel/m{number}.ko: kernel/m{}.ko\n", number + 1)).collect();
+    let chain: String = (0..1000).map(|number| format!("kernel/m{number}.ko: kernel/m{}.ko\n", number + 1)).collect();
     let dep = DEP.replace("kernel/fs/overlay.ko:", "kernel/fs/overlay.ko: kernel/m0.ko");
     fs::write(folder.join("modules.dep"), dep + &chain).unwrap();
     let text = read(&folder, None).unwrap_err().to_string();
