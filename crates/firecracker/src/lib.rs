@@ -17,8 +17,10 @@ mod error;
 pub mod guest_kernel;
 mod probe;
 pub mod requests;
+mod version;
 pub mod vsock;
 
 pub use api::{Api, Instance};
 pub use error::{Error, Result};
 pub use probe::{NoGuest, probe};
+pub use version::{LEAST_VERSION, NoVersion, is_supported, version};

@@ -143,16 +143,13 @@ fn guest() -> Vec<u8> {
 
 #[cfg(test)]
 mod test {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
 
     /// Returns the failure with a program in Firecracker's place that does this.
     async fn failure(script: &str, wait: Duration) -> String {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("firecracker");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        fixtures::write_script(&program, script);
         match probe_within(&program, wait).await {
             Ok(()) => "none".to_owned(),
             Err(error) => error.to_string(),

@@ -46,8 +46,8 @@ pub enum Error {
     /// A guest needs a module that is neither built in nor there.
     #[error(
         "a guest needs the module {module}, which is neither built into the kernel nor in {}: install the package \
-         with all modules of this kernel (Debian: linux-image-amd64, not the cloud flavour; Ubuntu: \
-         linux-modules-extra-<release>), run `depmod`, or use a kernel with {option}=y",
+         with all modules of this kernel (on Ubuntu linux-modules-extra-<release>), run `depmod`, or use a kernel \
+         that has {option}, such as that of Debian's linux-image-amd64 or linux-image-cloud-amd64",
         folder.display()
     )]
     ModuleMissing {

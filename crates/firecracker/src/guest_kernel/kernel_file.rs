@@ -74,6 +74,9 @@ impl KernelFile {
             Ok(())
         })
         .map_err(read_error)?;
+        if banner.release.is_none() {
+            return Err(foreign("an ELF file, and not Linux".to_owned()));
+        }
         let content = Content::Elf(file);
         Ok(KernelFile { path: path.to_owned(), sha256, release: banner.release, unpacked_len, content })
     }

@@ -15,6 +15,8 @@ use crate::process::{self, OUTPUT, Process};
 
 /// Variable with the path of a guest's kernel; without it that is the newest that is installed.
 const KERNEL: &str = "FIRECRACKER_KERNEL";
+/// Variable with the folder of its modules; without it that is `/lib/modules/<release>`.
+const MODULES: &str = "FIRECRACKER_MODULES";
 /// Limit for a boot, which takes seconds in emulation.
 const BOOT_WAIT: Duration = Duration::from_secs(60);
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
@@ -97,7 +99,9 @@ async fn a_guest_boots_a_kernel_of_this_host_and_has_all_that_it_needs() {
     let source = folder.path().join("guest.c");
     std::fs::write(&source, include_str!("guest.c")).unwrap();
     run(Command::new(gcc).args(["-static", "-o"]).arg(&init).arg(source));
-    let guest = prepare(&kernel, None, &std::fs::read(init).unwrap(), &folder.path().join("made")).unwrap();
+    let modules = std::env::var_os(MODULES).map(PathBuf::from);
+    let guest =
+        prepare(&kernel, modules.as_deref(), &std::fs::read(init).unwrap(), &folder.path().join("made")).unwrap();
 
     let mut process = boot(&binary, &guest, &mke2fs).await;
     let socket = process.dir().join("v.sock");

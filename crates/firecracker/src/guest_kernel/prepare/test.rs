@@ -162,6 +162,8 @@ fn what_is_no_kernel_is_refused_with_what_it_is() {
         refusal(&absent),
         format!("{} cannot be read: No such file or directory (os error 2)", absent.display())
     );
+    fs::write(&kernel, unpacked_kernel()).unwrap();
+    assert_eq!(refusal(&kernel), format!("{} is an ELF file, and not Linux: {remedy}", kernel.display()));
     let mut arm = unpacked_kernel();
     arm[18] = 183;
     fs::write(&kernel, arm).unwrap();
