@@ -12,9 +12,9 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
-    attach, audit, bench, completion, config, cp, destroy, doctor, egress, events, exec, extend, forward, get, grep,
-    image, kill, list, logs, open, pause, ports, provider, prune, ps, run, secret, serve, shell, snapshot, spawn,
-    stats, sync, template, top, version, worker,
+    attach, audit, bench, completion, config, cp, destroy, doctor, egress, events, exec, extend, firecracker, forward,
+    get, grep, image, kill, list, logs, open, pause, ports, provider, prune, ps, run, secret, serve, shell, snapshot,
+    spawn, stats, sync, template, top, version, worker,
 };
 
 /// Disposable sandboxes for unreviewed code.
@@ -90,6 +90,7 @@ enum Command {
     Remote(Box<Remote>),
     Config(config::ConfigArgs),
     Worker(worker::WorkerArgs),
+    Firecracker(firecracker::FirecrackerArgs),
     Completion(completion::CompletionArgs),
     Version(version::VersionArgs),
 }
@@ -159,6 +160,7 @@ fn do_as_asked(asked: CommandLine, output: Output) -> Result {
         Command::Serve(args) => serve::run(&args),
         Command::Config(args) => config::run(&args, output),
         Command::Worker(args) => worker::run(&args, output),
+        Command::Firecracker(args) => firecracker::run(args, output),
         Command::Completion(args) => completion::run(&args, command_line()),
         Command::Version(args) => version::run(&args, output),
         Command::Remote(remote) => speak(&global, *remote, output),

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use crate::failure::Result;
 use crate::output::Output;
 
-mod layers;
+pub mod layers;
 mod lint;
 mod show;
 

@@ -1,6 +1,6 @@
 //! `tidebox doctor`: the abilities of this host and its server, and what is missing.
 
-mod finding;
+pub mod finding;
 mod local;
 
 use std::process::ExitCode;
@@ -35,25 +35,12 @@ pub async fn run(context: &Context, _args: &DoctorArgs) -> Result {
     let healthy = ready.unwrap_or_else(|| can_make_boxes(&report.local));
     context.output.print(&report, |report| {
         let mut text = String::from("This host\n");
-        report.local.iter().for_each(|finding| text += &shown(finding));
+        report.local.iter().for_each(|finding| text += &finding.shown());
         text += &format!("\nThe server at {}\n", harmless(context.client.base_url()));
-        report.server.iter().for_each(|finding| text += &shown(finding));
+        report.server.iter().for_each(|finding| text += &finding.shown());
         text
     })?;
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn shown(finding: &Finding) -> String {
-    let level = match finding.level {
-        Level::Ok => "ok",
-        Level::Warn => "warn",
-        Level::Missing => "missing",
-    };
-    let mut text = format!("  {level:<8}{:<12}{}\n", harmless(&finding.area), harmless(&finding.fact));
-    if let Some(remedy) = &finding.remedy {
-        text += &format!("  {:<20}-> {}\n", "", harmless(remedy));
-    }
-    text
 }
 
 /// Returns whether any provider lacks nothing on this host.
@@ -122,7 +109,7 @@ fn of_provider(provider: api::ProviderHealth) -> Vec<Finding> {
 
 #[cfg(test)]
 mod test {
-    use super::{Finding, Level, can_make_boxes, shown};
+    use super::{Finding, Level, can_make_boxes};
 
     #[test]
     fn one_provider_that_lacks_nothing_is_enough() {
@@ -134,15 +121,5 @@ mod test {
         assert!(can_make_boxes(&[host.clone(), native.clone(), soft, no_docker.clone()]));
         assert!(!can_make_boxes(&[host.clone(), native, half, no_docker]));
         assert!(!can_make_boxes(&[host]));
-    }
-
-    #[test]
-    fn a_finding_is_a_line_and_its_remedy_another() {
-        assert_eq!(shown(&Finding::ok("native", "healthy")), "  ok      native      healthy\n");
-        let finding = Finding::lacking("docker", Level::Missing, "no socket\u{1b}[2J", "start the Docker daemon");
-        assert_eq!(
-            shown(&finding),
-            "  missing docker      no socket\\u{1b}[2J\n                      -> start the Docker daemon\n"
-        );
     }
 }

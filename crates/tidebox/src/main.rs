@@ -17,6 +17,7 @@ mod events;
 mod exec;
 mod extend;
 mod failure;
+mod firecracker;
 mod forward;
 mod get;
 mod grep;

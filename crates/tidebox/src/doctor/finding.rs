@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::output::harmless;
+
 /// Level of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -33,5 +35,34 @@ impl Finding {
     /// Makes a finding with a defect and its remedy.
     pub fn lacking(area: &str, level: Level, fact: impl Into<String>, remedy: impl Into<String>) -> Finding {
         Finding { area: area.to_owned(), level, fact: fact.into(), remedy: Some(remedy.into()) }
+    }
+
+    /// Formats it for people: a line, and one more for the remedy.
+    pub fn shown(&self) -> String {
+        let level = match self.level {
+            Level::Ok => "ok",
+            Level::Warn => "warn",
+            Level::Missing => "missing",
+        };
+        let mut text = format!("  {level:<8}{:<12}{}\n", harmless(&self.area), harmless(&self.fact));
+        if let Some(remedy) = &self.remedy {
+            text += &format!("  {:<20}-> {}\n", "", harmless(remedy));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::{Finding, Level};
+
+    #[test]
+    fn a_finding_is_a_line_and_its_remedy_another() {
+        assert_eq!(Finding::ok("native", "healthy").shown(), "  ok      native      healthy\n");
+        let finding = Finding::lacking("docker", Level::Missing, "no socket\u{1b}[2J", "start the Docker daemon");
+        assert_eq!(
+            finding.shown(),
+            "  missing docker      no socket\\u{1b}[2J\n                      -> start the Docker daemon\n"
+        );
     }
 }

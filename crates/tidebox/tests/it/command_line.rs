@@ -1,6 +1,7 @@
 //! The command line as a process, against a service with scripted answers.
 
 mod config;
+mod firecracker;
 mod service;
 
 use std::io::{BufRead as _, BufReader, Write as _};

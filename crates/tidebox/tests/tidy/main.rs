@@ -31,8 +31,9 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("conformance", &["domain", "providers"]),
     // A worker speaks to its control plane.
     ("server", &["api", "client", "domain", "host-disk", "images", "providers"]),
-    // The command line prints answers of the API, and measures with the agent.
-    ("tidebox", &["api", "client", "providers", "server"]),
+    // The command line prints answers of the API, measures with the agent, and prepares this host for
+    // virtual machines.
+    ("tidebox", &["api", "client", "firecracker", "providers", "server"]),
 ];
 
 /// Crates that would give the pure rules an effect, or make them part of the wire.

@@ -1,0 +1,169 @@
+//! Findings about the programs of Firecracker's release.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use ::firecracker::{LEAST_VERSION, is_supported, version};
+
+use crate::doctor::finding::{Finding, Level};
+
+const FIRECRACKER: &str = "firecracker";
+const JAILER: &str = "jailer";
+const INSTALL: &str = "take the archive for x86_64 from Firecracker's releases page, and install `firecracker` and `jailer` of it in /usr/local/bin";
+
+/// Program that was found.
+#[derive(Debug)]
+pub struct Program {
+    /// Absolute path.
+    pub path: PathBuf,
+    pub version: String,
+}
+
+/// Finds `firecracker`: at the given place, else on the `PATH`.
+pub async fn firecracker(given: Option<&Path>) -> (Option<Program>, Finding) {
+    let missing = |fact: String, remedy: String| (None, Finding::lacking(FIRECRACKER, Level::Missing, fact, remedy));
+    let Some(path) = located(given.unwrap_or(Path::new(FIRECRACKER))) else {
+        let fact = match given {
+            Some(given) => format!("{} is not there, or no program", given.display()),
+            None => "is not on the PATH".to_owned(),
+        };
+        return missing(fact, format!("{INSTALL}; or name it with --firecracker"));
+    };
+    let shown = path.display().to_string();
+    match version(&path, "Firecracker").await {
+        Err(error) => missing(format!("{shown} cannot be used: {error}"), INSTALL.to_owned()),
+        Ok(version) if !is_supported(&version) => {
+            let (major, minor) = LEAST_VERSION;
+            missing(format!("{shown} is version {version}, and {major}.{minor} is the least"), INSTALL.to_owned())
+        }
+        Ok(version) => {
+            let finding = Finding::ok(FIRECRACKER, format!("version {version}, {shown}"));
+            (Some(Program { path, version }), finding)
+        }
+    }
+}
+
+/// Finds `jailer`: at the given place, else beside Firecracker, else on the `PATH`. It is required where
+/// machines run in jails.
+pub async fn jailer(
+    given: Option<&Path>,
+    firecracker: Option<&Program>,
+    is_required: bool,
+) -> (Option<Program>, Finding) {
+    let level = if is_required { Level::Missing } else { Level::Warn };
+    let lacking = |fact: String| (None, Finding::lacking(JAILER, level, fact, INSTALL));
+    let beside = firecracker.map(|program| program.path.with_file_name(JAILER)).filter(|path| is_program(path));
+    let Some(path) = given.map_or_else(|| beside.or_else(|| located(Path::new(JAILER))), located) else {
+        return lacking(match given {
+            Some(given) => format!("{} is not there, or no program", given.display()),
+            None => "is neither beside firecracker nor on the PATH".to_owned(),
+        });
+    };
+    let shown = path.display().to_string();
+    let version = match version(&path, "Jailer").await {
+        Ok(version) => version,
+        Err(error) => return lacking(format!("{shown} cannot be used: {error}")),
+    };
+    match firecracker.filter(|program| program.version != version) {
+        Some(program) => lacking(format!(
+            "{shown} is version {version}, and firecracker {}: both have to be of one",
+            program.version
+        )),
+        None => {
+            let finding = Finding::ok(JAILER, format!("version {version}, {shown}"));
+            (Some(Program { path, version }), finding)
+        }
+    }
+}
+
+/// Returns the absolute path of a program: a name alone is looked for on the `PATH`.
+fn located(name: &Path) -> Option<PathBuf> {
+    let is_name = name.components().count() == 1 && !name.is_absolute();
+    let path = std::env::var_os("PATH").filter(|_| is_name).unwrap_or_default();
+    let places = std::env::split_paths(&path).map(|folder| folder.join(name));
+    let named = (!is_name).then(|| name.to_owned());
+    let found = places.chain(named).find(|path| is_program(path))?;
+    std::path::absolute(found).ok()
+}
+
+fn is_program(path: &Path) -> bool {
+    const EXECUTABLE: u32 = 0o111;
+    std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & EXECUTABLE != 0)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    /// Folder with programs that say versions.
+    fn release(firecracker: &str, jailer: Option<&str>) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let says = [(FIRECRACKER, "Firecracker", Some(firecracker)), (JAILER, "Jailer", jailer)];
+        for (file, name, version) in says.into_iter().filter_map(|(file, name, version)| Some((file, name, version?))) {
+            fixtures::write_script(&folder.path().join(file), &format!("echo {name} {version}"));
+        }
+        folder
+    }
+
+    /// Returns the facts about the two programs of a folder, each with whether it was found.
+    async fn facts(folder: &tempfile::TempDir) -> [(bool, String); 2] {
+        let (program, firecracker) = firecracker(Some(&folder.path().join(FIRECRACKER))).await;
+        let given = folder.path().join(JAILER);
+        let given = program.is_none().then_some(given.as_path());
+        let (found, jailer) = jailer(given, program.as_ref(), true).await;
+        for finding in [&firecracker, &jailer] {
+            assert_eq!(finding.level == Level::Ok, finding.remedy.is_none(), "{finding:?}");
+        }
+        let prefix = format!("{}/", folder.path().display());
+        let short = |fact: &str| fact.replace(&prefix, "");
+        [(program.is_some(), short(&firecracker.fact)), (found.is_some(), short(&jailer.fact))]
+    }
+
+    #[tokio::test]
+    async fn programs_of_one_supported_release_are_found_beside_each_other() {
+        let yes = |fact: &str| (true, fact.to_owned());
+        let no = |fact: &str| (false, fact.to_owned());
+        let other = "jailer cannot be used: it does not say a version of Jailer, so it is another program";
+        for (firecracker, jailer, expected) in [
+            ("v1.16.1", Some("v1.16.1"), [yes("version 1.16.1, firecracker"), yes("version 1.16.1, jailer")]),
+            (
+                "v1.17.0",
+                Some("v1.16.1"),
+                [
+                    yes("version 1.17.0, firecracker"),
+                    no("jailer is version 1.16.1, and firecracker 1.17.0: both have to be of one"),
+                ],
+            ),
+            (
+                "v1.15.9",
+                Some("v1.15.9"),
+                [no("firecracker is version 1.15.9, and 1.16 is the least"), yes("version 1.15.9, jailer")],
+            ),
+            ("v1.16.0", Some("1.16.0"), [yes("version 1.16.0, firecracker"), no(other)]),
+            (
+                "none",
+                None,
+                [
+                    no(
+                        "firecracker cannot be used: it does not say a version of Firecracker, so it is another program",
+                    ),
+                    no("jailer is not there, or no program"),
+                ],
+            ),
+        ] {
+            assert_eq!(facts(&release(firecracker, jailer)).await, expected);
+        }
+    }
+
+    #[test]
+    fn a_path_is_made_absolute_and_a_name_looked_for() {
+        let shell = located(Path::new("sh")).unwrap();
+        assert!(shell.is_absolute() && shell.ends_with("sh"), "{shell:?}");
+        assert_eq!(located(&shell), Some(shell));
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["no-such-program", "/nowhere/program", "/etc/passwd", "src"] {
+            assert_eq!(located(Path::new(name)), None, "{name}");
+        }
+        assert_eq!(located(folder.path()), None);
+    }
+}

@@ -1,0 +1,149 @@
+//! `tidebox firecracker setup`: findings, the guest kernel, and the settings to make.
+
+use std::path::{Path, PathBuf, absolute};
+use std::process::ExitCode;
+
+use ::firecracker::probe;
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+use server::config::{Config, load};
+
+use super::settings::Settings;
+use super::{host, kernel, programs};
+use crate::config::layers::{EXIT_FAULT, Layers};
+use crate::doctor::finding::{Finding, Level};
+use crate::failure::{Failure, Result};
+use crate::output::{Output, note};
+
+/// Tell what is missing for virtual machines, prepare their kernel, and print the settings
+///
+/// Run it on the host of the server, as the server's user. A line for each finding says what is there, or what is
+/// missing and how to get it. The kernel of the guests is made of one of this host, and kept in the server's data
+/// folder, where the server finds it. Nothing else is changed.
+///
+/// Exits with 1 if something is missing without which no machine runs, and with 2 if the configuration has faults.
+#[derive(Debug, Args)]
+pub struct SetupArgs {
+    /// The firecracker program, instead of providers.firecracker.binary and the one on the PATH
+    #[arg(long, value_name = "FILE")]
+    firecracker: Option<PathBuf>,
+    /// The jailer program, instead of providers.firecracker.jailer.binary, the one beside firecracker and the one on
+    /// the PATH
+    #[arg(long, value_name = "FILE")]
+    jailer: Option<PathBuf>,
+    /// Kernel of this host to make the guests' of, instead of providers.firecracker.kernel and the newest in /boot
+    /// that has its modules in /lib/modules: a bzImage, or an uncompressed ELF kernel
+    #[arg(long, value_name = "FILE")]
+    kernel: Option<PathBuf>,
+    /// Folder of the kernel's modules, instead of providers.firecracker.modules and /lib/modules/<release>; an ELF
+    /// kernel needs none if it has all built in
+    #[arg(long, value_name = "FOLDER")]
+    modules: Option<PathBuf>,
+    #[command(flatten)]
+    layers: Layers,
+}
+
+/// Result as programs read it.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    findings: Vec<Finding>,
+    /// Prepared kernel; absent if it cannot be made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel: Option<kernel::Prepared>,
+    /// Keys to set; absent if something is missing that one of them names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settings: Option<Settings>,
+}
+
+pub fn run(args: SetupArgs, output: Output) -> Result {
+    let loaded = match load(&args.layers.inputs()) {
+        Ok(loaded) => loaded,
+        Err(faults) => {
+            faults.iter().for_each(|fault| note(&format!("tidebox: {fault}")));
+            return Ok(ExitCode::from(EXIT_FAULT));
+        }
+    };
+    let set = loaded.settings();
+    let value = |key: &str| {
+        let setting = set.iter().find(|setting| setting.key == format!("providers.firecracker.{key}"));
+        setting.map(|setting| &setting.value)
+    };
+    let wanted = |flag: Option<PathBuf>, key: &str| flag.or_else(|| Some(value(key)?.as_str()?.into()));
+    let wanted = Wanted {
+        firecracker: wanted(args.firecracker, "binary"),
+        jailer: wanted(args.jailer, "jailer.binary"),
+        kernel: wanted(args.kernel, "kernel"),
+        modules: wanted(args.modules, "modules"),
+        // Else it is `auto`.
+        jail: value("jailer.enabled").and_then(Value::as_bool),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::io("the runtime does not start", &error))?;
+    let report = runtime.block_on(look(&wanted, &loaded.config));
+    let is_missing = report.findings.iter().any(|finding| finding.level == Level::Missing);
+    output.print(&report, shown)?;
+    Ok(if is_missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Files that a flag or the configuration names.
+#[derive(Debug)]
+struct Wanted {
+    firecracker: Option<PathBuf>,
+    jailer: Option<PathBuf>,
+    kernel: Option<PathBuf>,
+    modules: Option<PathBuf>,
+    /// True or false where machines are to run in jails or not, `None` where a server that is root has
+    /// them in jails.
+    jail: Option<bool>,
+}
+
+async fn look(wanted: &Wanted, config: &Config) -> Report {
+    let is_jailed = wanted.jail.unwrap_or_else(|| rustix::process::geteuid().is_root());
+    let (mut findings, can_virtualize) = host::findings(is_jailed);
+    let (program, found) = programs::firecracker(wanted.firecracker.as_deref()).await;
+    findings.push(found);
+    let (jailer, found) = programs::jailer(wanted.jailer.as_deref(), program.as_ref(), is_jailed).await;
+    findings.push(found);
+    if let Some(program) = program.as_ref().filter(|_| can_virtualize) {
+        findings.push(guest(&program.path).await);
+    }
+    let modules = wanted.modules.as_deref();
+    let (kernel, found) = kernel::prepare(wanted.kernel.as_deref(), modules, &config.data_dir);
+    findings.push(found);
+    let settings = program.zip(kernel.as_ref()).map(|(program, kernel)| Settings {
+        binary: program.path,
+        kernel: kernel.source.clone(),
+        modules: modules.map(absolute_or_same),
+        jailer: jailer.map(|jailer| jailer.path),
+    });
+    Report { findings, kernel, settings }
+}
+
+/// Runs a guest of some bytes: files alone do not show that one runs.
+async fn guest(firecracker: &Path) -> Finding {
+    match probe(firecracker).await {
+        Ok(()) => Finding::ok("guest", "a guest runs"),
+        Err(error) => Finding::lacking(
+            "guest",
+            Level::Missing,
+            error.to_string(),
+            "use a machine with virtualization of its own, or a virtual one whose host offers it nested",
+        ),
+    }
+}
+
+fn absolute_or_same(path: &Path) -> PathBuf {
+    absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+fn shown(report: &Report) -> String {
+    let mut text: String = report.findings.iter().map(Finding::shown).collect();
+    if let Some(settings) = &report.settings {
+        text += "\nSet in tidebox.yaml:\n\n";
+        text += &settings.yaml();
+    }
+    text
+}
