@@ -49,12 +49,13 @@ impl Event {
     pub const GAP: &'static str = "events.gap";
 
     /// All types but [`Event::GAP`].
-    pub const TYPES: [&'static str; 39] = [
+    pub const TYPES: [&'static str; 40] = [
         "sandbox.created",
         "sandbox.running",
         "sandbox.extended",
         "sandbox.paused",
         "sandbox.resumed",
+        "sandbox.reclaimed",
         "sandbox.expired",
         "sandbox.destroyed",
         "sandbox.failed",

@@ -84,7 +84,7 @@ pub use prepare::PrepareCommand;
 pub use process::{PROCESS_HEADER, Process, ProcessInput, ProcessResize, ProcessSignal, ProcessStarted, ProcessState};
 pub use provider::{Empty, ProviderConfig, ProviderDetail, ProviderHealth};
 pub use quota::{AdmissionDecision, OwnerQuota, OwnerUsage, QuotaRequest, QuotaSummary};
-pub use sandbox::{ExtendRequest, PauseRequest, Pruned, Sandbox, SpawnRequest, Status};
+pub use sandbox::{ExtendRequest, PauseRequest, Pruned, Reclaimed, Sandbox, SpawnRequest, Status};
 pub use sandbox_stats::{CpuStats, DiskStats, MemoryStats, ProcessStats, SandboxStats, TransferStats};
 pub use search::{
     ReplaceRequest, ReplaceResult, ReplacedFile, SearchBound, SearchMatch, SearchRequest, SearchResult, SkippedFiles,

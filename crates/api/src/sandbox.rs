@@ -43,6 +43,9 @@ pub struct Sandbox {
     /// Time without use after which it is paused; absent for never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_pause: Option<String>,
+    /// Memory that was handed back; only in the answer to a pause that asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reclaimed: Option<Reclaimed>,
     /// Domain below which its ports have host names; only in the answer to a spawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview_domain: Option<String>,
@@ -83,6 +86,21 @@ pub struct PauseRequest {
     /// True to pause it also while requests use it, which then wait until it goes on.
     #[serde(default)]
     pub force: bool,
+    /// True to hand memory of the paused sandbox back to the system, also of one that is paused already.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reclaim: bool,
+}
+
+/// Memory of a paused sandbox before and after some of it was handed back: all that counts to its
+/// limit, that of files included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Reclaimed {
+    /// Memory before.
+    pub memory_before_bytes: u64,
+    /// Memory after.
+    pub memory_after_bytes: u64,
+    /// Kernel's means: `memory.reclaim` or `memory.force_empty`.
+    pub by: String,
 }
 
 /// Confirmation of a request.

@@ -126,13 +126,15 @@ impl Client {
     }
 
     /// Pauses a sandbox: its processes stop where they are, until it is resumed or a request needs it.
-    /// With `force` also while requests use it.
+    /// With `force` also while requests use it; with `reclaim` its memory is handed back to the system,
+    /// and the answer has the figures.
     ///
     /// # Errors
-    /// `conflict` if requests use it, `not_supported` if its provider cannot pause it, `not_found` if
-    /// there is none of that id; another [`crate::Error`] if no answer comes.
-    pub async fn pause(&self, id: &str, force: bool) -> Result<Sandbox> {
-        self.send_json(Method::POST, &sandbox_path(id, "/pause")?, &PauseRequest { force }, Patience::Short).await
+    /// `conflict` if requests use it, `not_supported` if its provider cannot pause it, or hand back its
+    /// memory, `not_found` if there is none of that id; another [`crate::Error`] if no answer comes.
+    pub async fn pause(&self, id: &str, request: &PauseRequest) -> Result<Sandbox> {
+        let patience = if request.reclaim { Patience::Long } else { Patience::Short };
+        self.send_json(Method::POST, &sandbox_path(id, "/pause")?, request, patience).await
     }
 
     /// Lets a paused sandbox go on.

@@ -21,6 +21,13 @@ pub(super) fn cases() -> Vec<Case> {
         case!("pausing and resuming may be repeated, and a box that does not exist is gone", repeated, Pauses),
         case!("a paused box is alive, and is removed as any other", removed, Pauses, Processes),
         case!("a box that an earlier process paused goes on", reopened, Pauses, Reopen),
+        case!(
+            "memory of a paused box is handed back, and nothing that it holds is lost",
+            handed_back,
+            Reclaim,
+            Processes
+        ),
+        case!("a box goes on, or ends, while its memory is handed back", not_waited_for, Reclaim, Processes),
     ]
 }
 
@@ -141,4 +148,54 @@ async fn reopened(subject: Subject) {
     second.pauses().expect("the need was checked").resume(&inside.id).await.expect("a box is resumed");
     eventually("the second process reaches the box", || async { second.guest(&inside.id).await.is_ok() }).await;
     assert_eq!(inside.read("/tmp/file").await, b"kept");
+}
+
+/// Bytes of the file whose memory is handed back.
+const FILE_BYTES: u64 = 96 << 20;
+
+/// Starts a box that holds files in memory, and returns what it says of their content.
+async fn full_of_files(subject: &Subject) -> (Inside, String) {
+    let inside = subject.start().await;
+    inside.sh(&format!("head -c {FILE_BYTES} /dev/urandom > /workspace/file")).await;
+    assert_eq!(inside.sh("wc -c < /workspace/file").await.text().trim(), FILE_BYTES.to_string());
+    let digest = inside.sh("sha256sum < /workspace/file").await.text().to_owned();
+    assert_eq!(digest.split_whitespace().next().map(str::len), Some(64), "{digest}");
+    (inside, digest)
+}
+
+async fn handed_back(subject: Subject) {
+    let (inside, digest) = full_of_files(&subject).await;
+    let pauses = subject.pauses();
+    pauses.check_reclaim(&inside.id).await.expect("memory can be handed back");
+    pauses.pause(&inside.id).await.expect("a box is paused");
+    let first = soon("the reclaim", pauses.reclaim(&inside.id)).await.expect("memory is handed back");
+    let freed = first.memory_before_bytes.saturating_sub(first.memory_after_bytes);
+    assert!(freed > FILE_BYTES / 2, "{first:?}");
+    assert!(is_paused(subject.provider(), &inside).await);
+    let again = soon("the reclaim", pauses.reclaim(&inside.id)).await.expect("a repeat succeeds");
+    assert!(again.memory_before_bytes < first.memory_before_bytes, "{first:?}, then {again:?}");
+    pauses.resume(&inside.id).await.expect("a box is resumed");
+    assert_eq!(inside.sh("sha256sum < /workspace/file").await.text(), digest);
+    let missing = subject.id();
+    assert!(matches!(pauses.check_reclaim(&missing).await, Err(Error::Gone)));
+    assert!(matches!(pauses.reclaim(&missing).await, Err(Error::Gone)));
+}
+
+async fn not_waited_for(subject: Subject) {
+    let (inside, digest) = full_of_files(&subject).await;
+    let pauses = subject.pauses();
+    // Another service ends the reclaim of a box that is not paused any more.
+    let is_ended = |error: &Error| matches!(error, Error::Gone | Error::Conflict(_));
+    pauses.pause(&inside.id).await.expect("a box is paused");
+    let (reclaimed, resumed) = tokio::join!(pauses.reclaim(&inside.id), pauses.resume(&inside.id));
+    resumed.expect("a box is resumed");
+    assert!(reclaimed.as_ref().err().is_none_or(is_ended), "{reclaimed:?}");
+    // There, the reclaim may have been the later one, which pauses the box first.
+    pauses.resume(&inside.id).await.expect("a box is resumed");
+    assert_eq!(inside.sh("sha256sum < /workspace/file").await.text(), digest);
+    pauses.pause(&inside.id).await.expect("a box is paused");
+    assert!(pauses.reclaim(&inside.id).now_or_never().is_none(), "it takes a while, and is given up");
+    let (reclaimed, stopped) = tokio::join!(pauses.reclaim(&inside.id), subject.provider().stop(&inside.id));
+    stopped.expect("a box is removed");
+    assert!(reclaimed.as_ref().err().is_none_or(is_ended), "{reclaimed:?}");
 }

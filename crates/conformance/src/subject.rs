@@ -76,6 +76,8 @@ pub enum Need {
     HeldFiles,
     /// Boxes can be paused; see [`Provider::pauses`].
     Pauses,
+    /// Memory of paused boxes can be handed back; see [`providers::Pauses::can_reclaim`].
+    Reclaim,
     /// The state of boxes can be kept; see [`Provider::snapshots`].
     Snapshots,
     /// A request to a paused box waits, and does not wake it.
@@ -179,6 +181,7 @@ impl Subject {
             Need::Kill => self.kill.is_none(),
             Need::Slots => self.provider.slots().is_none(),
             Need::Pauses => self.provider.pauses().is_none(),
+            Need::Reclaim => !self.provider.pauses().is_some_and(Pauses::can_reclaim),
             Need::Snapshots => self.provider.snapshots().is_none(),
             Need::Disk | Need::HeldFiles => self.provider.disk().is_none(),
             Need::OwnProgram => cfg!(not(target_arch = "x86_64")),

@@ -21,6 +21,7 @@ mod oom;
 mod ports;
 mod prepare_rootfs;
 mod ptrace;
+mod reclaim;
 mod relay;
 mod serve;
 mod sockets;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Some("vmm") => launch::vmm::run(),
         Some("machine") => serve::machine::run(),
         Some("sweep") => kill_tree::run(),
+        Some("reclaim") => reclaim::run(args),
         Some("bare") => bare::run(args),
         _ => ExitCode::FAILURE,
     }

@@ -119,6 +119,7 @@ impl Custom {
             label: config.label,
             boxes: Arc::default(),
             facts: parking_lot::Mutex::default(),
+            reclaims: parking_lot::Mutex::default(),
         };
         Ok(Custom { remote: Arc::new(remote), tasks: TaskTracker::new() })
     }

@@ -57,7 +57,7 @@ pub use guest::{
 pub use host_disk::DiskUsage;
 pub use kernel::KernelShare;
 pub use local::agent_file::agent_program;
-pub use pauses::Pauses;
+pub use pauses::{Pauses, Reclaimed, ReclaimedBy};
 pub use process::{
     Attach, AttachFrom, Background, BackgroundStdin, ExitStatus, ProcessAction, ProcessEvent, ProcessEvents,
     ProcessInfo, ProcessInput, TerminalSize, process_name_fault,

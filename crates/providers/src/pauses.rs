@@ -35,4 +35,62 @@ pub trait Pauses: fmt::Debug + Send + Sync {
 
     /// Lists the boxes that are paused.
     async fn paused(&self) -> Result<Vec<SandboxId>>;
+
+    /// Returns whether memory of paused boxes can be handed back, as far as is known without a look at
+    /// a box.
+    fn can_reclaim(&self) -> bool;
+
+    /// Checks that memory of a box can be handed back, before it is paused for that.
+    ///
+    /// - A box that does not exist is [`crate::Error::Gone`].
+    /// - [`crate::Error::NotSupported`], with what is lacking, if it cannot; a provider behind which
+    ///   another makes the boxes may say so only in [`Pauses::reclaim`].
+    async fn check_reclaim(&self, id: &SandboxId) -> Result<()>;
+
+    /// Hands memory of a paused box back to the system: that of files, which are on a disk, and where
+    /// there is swap, of processes. Takes bounded time; less than all is no failure. A caller that
+    /// drops the future ends it.
+    ///
+    /// - Nothing that the box holds is lost, and the box stays paused.
+    /// - A box that goes on or is stopped meanwhile does not wait for it.
+    /// - A repeat succeeds. A box that does not exist is [`crate::Error::Gone`].
+    async fn reclaim(&self, id: &SandboxId) -> Result<Reclaimed>;
+}
+
+/// Memory of a box before and after some of it was handed back, in bytes: all that counts to its
+/// limit, that of files included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// Memory before.
+    pub memory_before_bytes: u64,
+    /// Memory after.
+    pub memory_after_bytes: u64,
+    /// Means by which it was handed back.
+    pub by: ReclaimedBy,
+}
+
+/// File of a control group by which the kernel hands memory back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReclaimedBy {
+    /// That of version 2.
+    MemoryReclaim,
+    /// That of version 1.
+    ForceEmpty,
+}
+
+impl ReclaimedBy {
+    /// Returns the name of the file, which is the name in the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ReclaimedBy::MemoryReclaim => "memory.reclaim",
+            ReclaimedBy::ForceEmpty => "memory.force_empty",
+        }
+    }
+
+    /// Parses the API's name.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [ReclaimedBy::MemoryReclaim, ReclaimedBy::ForceEmpty].into_iter().find(|by| by.as_str() == text)
+    }
 }

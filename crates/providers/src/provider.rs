@@ -40,6 +40,9 @@ pub struct Health {
     pub error: Option<String>,
 }
 
+/// Capability of handing back the memory of paused boxes.
+pub(crate) const MEMORY_RECLAIM: &str = "memory_reclaim";
+
 /// Network of boxes whose connections the kernel leads to the agent.
 pub(crate) const TRANSPARENT: &str = "transparent";
 
@@ -247,8 +250,11 @@ pub fn capabilities(provider: &dyn Provider) -> Vec<&'static str> {
     if provider.backend().is_some() {
         capabilities.push("runtime_inventory");
     }
-    if provider.pauses().is_some() {
+    if let Some(pauses) = provider.pauses() {
         capabilities.push("pause");
+        if pauses.can_reclaim() {
+            capabilities.push(MEMORY_RECLAIM);
+        }
     }
     if provider.snapshots().is_some() {
         capabilities.push("snapshots");

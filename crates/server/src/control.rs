@@ -59,6 +59,7 @@ pub use fork::ForkRequest;
 pub use images::Pull;
 pub(crate) use inventory::Kept;
 pub use leased::Held;
+pub use pause::Pause;
 pub use policy::{AuditBounds, ORPHAN_GRACE, Policy, WarmEntry};
 pub use pool::{PoolStatus, SharedBoxes};
 pub use processes::{AttachedProcess, ProcessRef, StartProcess};

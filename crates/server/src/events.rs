@@ -41,6 +41,7 @@ pub enum EventType {
     SandboxPaused,
     /// The processes of a paused sandbox go on.
     SandboxResumed,
+    SandboxReclaimed,
     /// A sandbox's lifetime is over.
     SandboxExpired,
     /// Nothing of a sandbox is left.
@@ -112,7 +113,7 @@ pub enum EventType {
 }
 
 impl EventType {
-    pub const ALL: [EventType; 39] = {
+    pub const ALL: [EventType; 40] = {
         use EventType as E;
         [
             E::SandboxCreated,
@@ -120,6 +121,7 @@ impl EventType {
             E::SandboxExtended,
             E::SandboxPaused,
             E::SandboxResumed,
+            E::SandboxReclaimed,
             E::SandboxExpired,
             E::SandboxDestroyed,
             E::SandboxFailed,
@@ -173,6 +175,7 @@ impl EventType {
             E::SandboxExtended => "sandbox.extended",
             E::SandboxPaused => "sandbox.paused",
             E::SandboxResumed => "sandbox.resumed",
+            E::SandboxReclaimed => "sandbox.reclaimed",
             E::SandboxExpired => "sandbox.expired",
             E::SandboxDestroyed => "sandbox.destroyed",
             E::SandboxFailed => "sandbox.failed",

@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
-use api::Sandbox;
+use api::{Reclaimed, Sandbox};
 use clap::Args;
 
 use crate::context::Context;
 use crate::failure::Result;
+use crate::image::progress::bytes;
 use crate::output::pairs;
 use crate::values::labels;
 
@@ -43,5 +44,12 @@ pub fn described(sandbox: &Sandbox) -> String {
         lines.push(("metadata", labels(&sandbox.metadata)));
     }
     lines.extend(sandbox.error.clone().map(|error| ("error", error)));
+    lines.extend(sandbox.reclaimed.as_ref().map(|reclaimed| ("reclaimed", handed_back(reclaimed))));
     pairs(lines)
+}
+
+/// Describes the memory that was handed back.
+fn handed_back(reclaimed: &Reclaimed) -> String {
+    let Reclaimed { memory_before_bytes: before, memory_after_bytes: after, by } = reclaimed;
+    format!("{} of {} ({by})", bytes(before.saturating_sub(*after)), bytes(*before))
 }

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use api::PauseRequest;
 use clap::Args;
 
 use crate::context::Context;
@@ -16,6 +17,9 @@ pub struct PauseArgs {
     /// Pause it also while requests use it, which then wait
     #[arg(long)]
     force: bool,
+    /// Hand memory of it back to the system, also if it is paused already
+    #[arg(long)]
+    reclaim: bool,
 }
 
 /// Have the processes of a paused sandbox go on
@@ -26,7 +30,8 @@ pub struct ResumeArgs {
 }
 
 pub async fn pause(context: &Context, args: &PauseArgs) -> Result {
-    let sandbox = context.client.pause(&args.id, args.force).await?;
+    let request = PauseRequest { force: args.force, reclaim: args.reclaim };
+    let sandbox = context.client.pause(&args.id, &request).await?;
     context.output.print(&sandbox, described)?;
     Ok(ExitCode::SUCCESS)
 }

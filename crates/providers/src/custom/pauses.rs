@@ -1,14 +1,17 @@
 //! Remote sandboxes that are paused, by the remote service.
 
+use api::PauseRequest;
 use async_trait::async_trait;
 use domain::SandboxId;
 
 use super::Custom;
 use super::labels::{ID_LABEL, STORE_LABEL};
 use super::remote::Remote;
-use crate::{Pauses, Result};
+use crate::provider::MEMORY_RECLAIM;
+use crate::{Error, Pauses, Reclaimed, ReclaimedBy, Result};
 
 const PAUSE: &str = "pause a box";
+const RECLAIM: &str = "hand back the memory of a box";
 const RESUME: &str = "resume a box";
 
 #[async_trait]
@@ -18,7 +21,8 @@ impl Pauses for Custom {
         let Remote { boxes, .. } = &*self.remote;
         let known = self.remote.running(id).await?;
         let client = self.remote.writing(id)?;
-        let paused = self.remote.within_of(PAUSE, boxes.generation(id), client.pause(&known.remote, true)).await;
+        let pause = PauseRequest { force: true, reclaim: false };
+        let paused = self.remote.within_of(PAUSE, boxes.generation(id), client.pause(&known.remote, &pause)).await;
         paused.map(drop)
     }
 
@@ -33,5 +37,43 @@ impl Pauses for Custom {
         let listed = self.remote.listed("list the paused boxes", &[(STORE_LABEL, &self.remote.label)]).await?;
         let paused = listed.into_iter().filter(|sandbox| sandbox.state == "paused");
         Ok(paused.filter_map(|sandbox| SandboxId::parse(sandbox.metadata.0.get(ID_LABEL)?).ok()).collect())
+    }
+
+    /// Returns whether the remote provider has the capability; false before the service has shown it.
+    fn can_reclaim(&self) -> bool {
+        self.remote.reclaims().unwrap_or(false)
+    }
+
+    async fn check_reclaim(&self, id: &SandboxId) -> Result<()> {
+        self.remote.running(id).await?;
+        if self.remote.reclaims() == Some(false) { Err(self.cannot_reclaim()) } else { Ok(()) }
+    }
+
+    async fn reclaim(&self, id: &SandboxId) -> Result<Reclaimed> {
+        let known = self.remote.running(id).await?;
+        let client = self.remote.writing(id)?;
+        let generation = self.remote.boxes.generation(id);
+        let pause = PauseRequest { force: true, reclaim: true };
+        let paused = self.remote.within_of(RECLAIM, generation, client.pause(&known.remote, &pause)).await;
+        let reclaimed = paused.map_err(|error| match error {
+            // An older service does not know the field.
+            Error::Invalid(_) => self.cannot_reclaim(),
+            error => error,
+        })?;
+        let reclaimed = reclaimed.reclaimed.ok_or_else(|| self.cannot_reclaim())?;
+        let by = ReclaimedBy::parse(&reclaimed.by)
+            .ok_or_else(|| Error::failed(RECLAIM, "the other service names means that are not known here"))?;
+        let api::Reclaimed { memory_before_bytes, memory_after_bytes, .. } = reclaimed;
+        Ok(Reclaimed { memory_before_bytes, memory_after_bytes, by })
+    }
+}
+
+impl Custom {
+    fn cannot_reclaim(&self) -> Error {
+        Error::NotSupported(format!(
+            "the service behind the provider `{}` cannot hand back the memory of a box; GET /api/v1/providers lists \
+             those with the capability `{MEMORY_RECLAIM}`",
+            self.remote.name
+        ))
     }
 }

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use super::boxes::{Boxes, Known};
 use super::fault::{fault, words};
 use super::labels::{ID_LABEL, STORE_LABEL};
+use crate::provider::MEMORY_RECLAIM;
 use crate::{Chain, Error, Facts, Isolation, LimitKind, Result};
 
 /// Number of sandboxes per request.
@@ -31,6 +32,8 @@ pub(super) struct Remote {
     pub(super) label: String,
     pub(super) boxes: Arc<Boxes>,
     pub(super) facts: Mutex<Option<Facts>>,
+    /// True if the remote provider can hand back the memory of boxes; `None` until it is known.
+    pub(super) reclaims: Mutex<Option<bool>>,
 }
 
 /// Returns whether a sandbox can be used: a paused one goes on for a request.
@@ -240,7 +243,13 @@ impl Remote {
 
     async fn learn(&self, provider: &ProviderHealth) {
         let Ok(detail) = self.client.provider(&provider.name).await else { return };
+        *self.reclaims.lock() = Some(detail.health.capabilities.iter().any(|word| word == MEMORY_RECLAIM));
         *self.facts.lock() = Some(facts_of(detail));
+    }
+
+    /// Returns whether the remote provider can hand back the memory of boxes; `None` until it is known.
+    pub(super) fn reclaims(&self) -> Option<bool> {
+        *self.reclaims.lock()
     }
 
     /// Returns the facts of the remote provider.

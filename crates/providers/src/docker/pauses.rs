@@ -7,9 +7,12 @@ use bollard::Docker as Client;
 use bollard::models::ContainerSummaryStateEnum;
 use domain::SandboxId;
 
-use super::fault::{self, CHANGE_WAIT, within};
+use super::direct::{self, FirstProcess};
+use super::fault::{self, CHANGE_WAIT, LOOK_WAIT, within};
 use super::{Docker, Inner, State};
-use crate::{Error, Pauses, Result};
+use crate::local::agent_file::AgentFile;
+use crate::local::cgroup::memory::{MemoryGroup, host_can_reclaim};
+use crate::{Error, Pauses, Reclaimed, Result};
 
 impl Inner {
     /// Lets a paused container go on.
@@ -32,6 +35,31 @@ impl Inner {
             }
         }
     }
+
+    /// Returns the control group that counts the memory of a box, which has to be on this machine.
+    async fn memory(&self, id: &SandboxId) -> Result<MemoryGroup> {
+        const ACTION: &str = "look at a box";
+        let inspected = within(LOOK_WAIT, self.client()?.inspect_container(&self.name(id), None)).await;
+        let inspected = inspected.map_err(|error| match fault::status(&error) {
+            Some(404) => Error::Gone,
+            _ => fault::failed(ACTION, error),
+        })?;
+        let process = FirstProcess::of(&inspected).ok_or(Error::Gone)?;
+        if !direct::is_here(&process) {
+            return Err(elsewhere());
+        }
+        let group = MemoryGroup::of_process(process.pid).map_err(|error| Error::failed(ACTION, error))?;
+        let group = group.ok_or_else(elsewhere)?;
+        group.check_reclaim().map(|()| group)
+    }
+}
+
+fn elsewhere() -> Error {
+    Error::NotSupported(
+        "the memory of a container is handed back by its control group, which the server cannot see: that takes an \
+         Engine on the machine of the server, and a server outside of containers"
+            .to_owned(),
+    )
 }
 
 #[async_trait]
@@ -70,5 +98,20 @@ impl Pauses for Docker {
     async fn paused(&self) -> Result<Vec<SandboxId>> {
         let listed = self.inner.containers().await?.into_iter();
         Ok(listed.filter(|(_, state)| *state == ContainerSummaryStateEnum::PAUSED).map(|(id, _)| id).collect())
+    }
+
+    fn can_reclaim(&self) -> bool {
+        self.inner.is_local && host_can_reclaim()
+    }
+
+    async fn check_reclaim(&self, id: &SandboxId) -> Result<()> {
+        self.inner.memory(id).await.map(drop)
+    }
+
+    async fn reclaim(&self, id: &SandboxId) -> Result<Reclaimed> {
+        let group = self.inner.memory(id).await?;
+        let agent = tokio::task::spawn_blocking(AgentFile::sealed).await;
+        let agent = agent.map_err(|error| Error::failed("hand back the memory of a box", error))??;
+        group.reclaim(&agent).await
     }
 }

@@ -84,6 +84,11 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
         false
     }
 
+    /// Returns whether the memory of boxes can be handed back to the system.
+    fn can_reclaim(&self) -> bool {
+        false
+    }
+
     /// Returns whether the changes of boxes can be kept as snapshots.
     fn has_snapshots(&self, can: Option<Self::Capabilities>) -> bool {
         let _ = can;

@@ -6,6 +6,7 @@
 
 pub(crate) mod controller;
 pub(crate) mod freezer;
+pub(crate) mod memory;
 mod tree;
 
 use std::fs;
@@ -20,6 +21,7 @@ use rustix::io::Errno;
 use crate::BoxStats;
 
 use controller::Controller;
+use memory::MemoryGroup;
 use tree::Hierarchy;
 
 /// Period of processor limits, in microseconds; the kernel's default.
@@ -115,6 +117,12 @@ impl Cgroups {
     /// Returns whether groups of boxes can be frozen: in version 2 each can.
     pub(crate) fn can_freeze(&self) -> bool {
         self.parents.iter().any(|parent| parent.hierarchy.v2 || parent.has(Controller::Freezer))
+    }
+
+    /// Returns whether the memory of boxes can be handed back to the system.
+    pub(crate) fn can_reclaim(&self) -> bool {
+        let memory = self.parents.iter().find(|parent| parent.has(Controller::Memory));
+        memory.is_some_and(|parent| memory::can_reclaim(&parent.dir, parent.hierarchy.v2))
     }
 
     /// Returns the control groups that a box would have.
@@ -350,13 +358,11 @@ pub(crate) fn socket_bytes(memory_mb: u32) -> u64 {
 /// Bounds the socket buffers of a process's memory group of version 1, which its creator left
 /// unbounded. Does nothing where no group of version 1 counts memory.
 pub(crate) fn bound_sockets(pid: i32, memory_mb: u32) -> io::Result<()> {
-    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
-    let is_memory = |line: &&str| line.split(':').nth(1).is_some_and(|held| held.split(',').any(|it| it == "memory"));
-    let Some(path) = groups.lines().find(is_memory).and_then(|line| line.splitn(3, ':').nth(2)) else { return Ok(()) };
-    let memory = |hierarchy: &Hierarchy| !hierarchy.v2 && hierarchy.controllers.contains(&Controller::Memory);
-    let group = tree::hierarchies(Some(path)).into_iter().find(memory);
-    let Some(group) = group else { return Err(io::ErrorKind::NotFound.into()) };
-    fs::write(group.base.join(SOCKET_LIMIT), socket_bytes(memory_mb).to_string())
+    match MemoryGroup::of_process(pid)? {
+        Some(group) if group.is_v2() => Ok(()),
+        Some(group) => fs::write(group.dir().join(SOCKET_LIMIT), socket_bytes(memory_mb).to_string()),
+        None => Err(io::ErrorKind::NotFound.into()),
+    }
 }
 
 /// Kills all members of the groups of a box: for a box whose first process was never recorded, or

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use domain::SandboxId;
+use guest_protocol::CgroupDir;
 
 use super::backend::Backend;
 use super::boxes::Entry;
 use super::cgroup::freezer::Freezer;
+use super::cgroup::memory::MemoryGroup;
 use super::folder::BoxFolder;
 use super::probe::probe_id;
 use super::{Inner, Local};
-use crate::{Error, Pauses, Result};
+use crate::{Error, Pauses, Reclaimed, Result};
 
 impl<B: Backend> Inner<B> {
     /// Returns the freezer of a box. The caller holds the lock on `entry`.
@@ -22,11 +24,7 @@ impl<B: Backend> Inner<B> {
             self.boxes.forget(id);
             return Err(Error::Gone);
         }
-        if entry.process(folder.pid())?.is_none_or(|process| process.has_ended()) {
-            return Err(Error::Gone);
-        }
-        let record = folder.read().unwrap_or_default();
-        Freezer::of(&record.cgroups).ok_or_else(|| {
+        Freezer::of(&groups(&folder, entry)?).ok_or_else(|| {
             Error::NotSupported(
                 "the box has no control group that can be frozen, since an earlier build of the server made it; make \
                  it anew"
@@ -34,6 +32,27 @@ impl<B: Backend> Inner<B> {
             )
         })
     }
+
+    /// Returns the group that counts the memory of a box. Takes no lock: neither the resume of a box
+    /// nor its end waits for a reclaim.
+    fn memory(&self, id: &SandboxId) -> Result<MemoryGroup> {
+        let folder = self.folder(id);
+        if !folder.exists() {
+            return Err(Error::Gone);
+        }
+        let group = MemoryGroup::of(&groups(&folder, &self.boxes.entry(id))?).ok_or_else(|| {
+            Error::NotSupported("no control group counts the memory of the box, so none can be handed back".to_owned())
+        })?;
+        group.check_reclaim().map(|()| group)
+    }
+}
+
+/// Returns the control groups of a box that is alive.
+fn groups(folder: &BoxFolder, entry: &Entry) -> Result<Vec<CgroupDir>> {
+    if entry.process(folder.pid())?.is_none_or(|process| process.has_ended()) {
+        return Err(Error::Gone);
+    }
+    Ok(folder.read().unwrap_or_default().cgroups)
 }
 
 #[async_trait]
@@ -68,6 +87,18 @@ impl<B: Backend> Pauses for Local<B> {
         };
         let listed = tokio::task::spawn_blocking(list).await.unwrap_or_else(|error| Err(io::Error::other(error)));
         listed.map_err(|error| failed("list the paused boxes", error))
+    }
+
+    fn can_reclaim(&self) -> bool {
+        self.inner.backend.can_reclaim()
+    }
+
+    async fn check_reclaim(&self, id: &SandboxId) -> Result<()> {
+        self.inner.memory(id).map(drop)
+    }
+
+    async fn reclaim(&self, id: &SandboxId) -> Result<Reclaimed> {
+        self.inner.memory(id)?.reclaim(&self.inner.backend.parts().agent).await
     }
 }
 

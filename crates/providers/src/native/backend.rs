@@ -104,6 +104,10 @@ impl Backend for NativeBackend {
         self.cgroups.can_freeze()
     }
 
+    fn can_reclaim(&self) -> bool {
+        self.cgroups.can_reclaim()
+    }
+
     fn has_snapshots(&self, can: Option<Capabilities>) -> bool {
         can.is_some_and(|can| can.snapshots)
     }

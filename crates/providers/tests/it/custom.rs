@@ -6,5 +6,6 @@ mod exec;
 mod fake_service;
 mod harness;
 mod health;
+mod pauses;
 mod ports;
 mod starts;

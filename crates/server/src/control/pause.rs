@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use domain::{SandboxId, State};
-use providers::{Chain, Pauses, Provider};
+use providers::{Chain, Pauses, Provider, Reclaimed};
 use serde_json::json;
 
 use super::error::{Error, Resource, Result, provider_error};
@@ -13,6 +13,15 @@ use super::guests::runtime_error;
 use super::service::Control;
 use crate::events::EventType;
 use crate::store::{Applied, Change, Sandbox};
+
+/// A request to pause a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pause {
+    /// True to pause it also while requests use it.
+    pub force: bool,
+    /// True to hand back its memory then.
+    pub reclaim: bool,
+}
 
 /// Reason for a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,16 +35,28 @@ enum Why {
 }
 
 impl Control {
-    /// Pauses a sandbox. Goes on if the caller goes away. A paused one stays as it is.
+    /// Pauses a sandbox, and hands its memory back if `how` says so. The pause goes on if the caller
+    /// goes away; the rest ends. A sandbox that is paused already stays so.
     ///
     /// # Errors
-    /// [`Error::NotSupported`] where the provider cannot pause it, [`Error::Conflict`] while it is made or
-    /// removed and, unless `force`, while requests use it.
-    pub async fn pause(self: &Arc<Self>, id: &str, force: bool) -> Result<Sandbox> {
+    /// [`Error::NotSupported`] where the provider cannot do what is asked, and the sandbox stays as it
+    /// was; [`Error::Conflict`] while it is made or removed, unless `force`, while requests use it, and
+    /// if it goes on or ends while its memory is handed back.
+    pub async fn pause(self: &Arc<Self>, id: &str, how: Pause) -> Result<(Sandbox, Option<Reclaimed>)> {
         let (control, id) = (Arc::clone(self), id.to_owned());
-        let why = if force { Why::Forced } else { Why::Requested };
-        let pause = self.tasks.spawn(async move { control.pause_now(&id, why).await });
-        pause.await.unwrap_or_else(|_| Err(Error::Unavailable("the server is shutting down".to_owned())))
+        let why = if how.force { Why::Forced } else { Why::Requested };
+        let pause = self.tasks.spawn(async move { control.pause_now(&id, why, how.reclaim).await });
+        let paused = pause.await.unwrap_or_else(|_| Err(Error::Unavailable("the server is shutting down".to_owned())));
+        let (sandbox, was_paused) = paused?;
+        if !how.reclaim {
+            return Ok((sandbox, None));
+        }
+        let reclaimed = self.reclaim(&sandbox).await;
+        // Another service has not said so before.
+        if matches!(reclaimed, Err(Error::NotSupported(_))) && !was_paused {
+            self.resume(sandbox.id.as_str()).await?;
+        }
+        reclaimed.map(|reclaimed| (sandbox, Some(reclaimed)))
     }
 
     /// Pauses a sandbox that no request uses. Connections out of it may be open.
@@ -43,17 +64,22 @@ impl Control {
     /// # Errors
     /// As [`Control::pause`].
     pub(super) async fn pause_unused(self: &Arc<Self>, id: &SandboxId) -> Result<Sandbox> {
-        self.pause_now(id.as_str(), Why::Idle).await
+        self.pause_now(id.as_str(), Why::Idle, false).await.map(|(sandbox, _)| sandbox)
     }
 
-    async fn pause_now(&self, id: &str, why: Why) -> Result<Sandbox> {
+    /// Pauses a sandbox, if its memory can be handed back where that is to follow. Returns whether it
+    /// was paused before.
+    async fn pause_now(&self, id: &str, why: Why, reclaim: bool) -> Result<(Sandbox, bool)> {
         let sandbox = self.pausable(id).await?;
         let runtime = self.runtime_of(&sandbox).await?;
         let pauses = pauses_of(runtime.as_ref())?;
+        if reclaim {
+            pauses.check_reclaim(&sandbox.id).await.map_err(|error| self.pause_error(&sandbox, error))?;
+        }
         let _turn = self.turns.take(&sandbox.id).await;
         let sandbox = self.pausable(id).await?;
         if sandbox.state == State::Paused {
-            return Ok(sandbox);
+            return Ok((sandbox, true));
         }
         self.check_unused(&sandbox, why)?;
         let paused = self.changed(&sandbox.id, Change::Paused).await?;
@@ -69,7 +95,46 @@ impl Control {
         let reason = if why == Why::Idle { "idle" } else { "request" };
         let data = json!({"provider": sandbox.provider, "reason": reason});
         self.publish(EventType::SandboxPaused, Some(&sandbox.id), data);
-        Ok(paused)
+        Ok((paused, false))
+    }
+
+    /// Hands memory of a paused sandbox back to the system, until that is done or the sandbox is not
+    /// paused any more: a request that needs it does not wait.
+    async fn reclaim(&self, sandbox: &Sandbox) -> Result<Reclaimed> {
+        let runtime = self.runtime_of(sandbox).await?;
+        let reclaimed = tokio::select! {
+            reclaimed = pauses_of(runtime.as_ref())?.reclaim(&sandbox.id) => reclaimed,
+            ended = self.no_longer_paused(&sandbox.id) => return Err(ended),
+        };
+        let reclaimed = reclaimed.map_err(|error| self.pause_error(sandbox, error))?;
+        let Reclaimed { memory_before_bytes, memory_after_bytes, by } = reclaimed;
+        let data = json!({
+            "provider": sandbox.provider, "by": by.as_str(),
+            "memory_before_bytes": memory_before_bytes, "memory_after_bytes": memory_after_bytes,
+        });
+        self.publish(EventType::SandboxReclaimed, Some(&sandbox.id), data);
+        Ok(reclaimed)
+    }
+
+    /// Waits until a sandbox is not paused any more, and returns what to say then.
+    async fn no_longer_paused(&self, id: &SandboxId) -> Error {
+        let mut wait = self.waiters.begin(id);
+        let mut state = self.store.sandbox(id).await.map(|row| row.map(|row| row.state)).map_err(Error::from);
+        loop {
+            match state {
+                Ok(Some(State::Paused)) => {}
+                Ok(Some(_)) => {
+                    return Error::Conflict(format!(
+                        "sandbox `{id}` is not paused any more: a request has it go on, or end; pause it again to hand \
+                         back its memory"
+                    ));
+                }
+                Ok(None) => return Error::NotFound(Resource::Sandbox, id.to_string()),
+                Err(error) => return error,
+            }
+            let next = wait.next(|| async { Ok(self.store.sandbox(id).await?) }).await;
+            state = next.map(|row| row.map(|row| row.state));
+        }
     }
 
     /// Lets a paused sandbox go on. One that runs stays as it is.
@@ -187,4 +252,80 @@ pub(super) fn pauses_of(runtime: &dyn Provider) -> Result<&dyn Pauses> {
             runtime.name()
         ))
     })
+}
+
+#[cfg(test)]
+mod test {
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::control::SpawnRequest;
+    use crate::test::harness::{TestApp, TestProvider};
+
+    const RECLAIM: Pause = Pause { force: false, reclaim: true };
+    /// The longest wait for what happens at once.
+    const SOON: Duration = Duration::from_secs(30);
+
+    async fn app() -> (TestApp, Arc<TestProvider>, SandboxId) {
+        let provider = TestProvider::new("mock");
+        provider.allow_pauses();
+        let app = TestApp::builder().provider(provider.clone()).start().await;
+        let id = app.control.spawn(SpawnRequest::default()).await.unwrap().sandbox.id;
+        (app, provider, id)
+    }
+
+    async fn until_it_reclaims(provider: &TestProvider) {
+        let begun = async {
+            while provider.reclaims.load(Ordering::SeqCst) == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(SOON, begun).await.expect("it begins");
+    }
+
+    #[tokio::test]
+    async fn a_provider_that_says_late_that_it_cannot_leaves_the_sandbox_as_it_was() {
+        let (app, provider, id) = app().await;
+        provider.fail();
+        assert!(matches!(app.control.pause(id.as_str(), RECLAIM).await, Err(Error::NotSupported(_))));
+        assert_eq!(app.state(&id).await, State::Running);
+        assert_eq!(provider.paused().await.unwrap(), []);
+        app.control.pause(id.as_str(), Pause::default()).await.unwrap();
+        assert!(matches!(app.control.pause(id.as_str(), RECLAIM).await, Err(Error::NotSupported(_))));
+        assert_eq!(app.state(&id).await, State::Paused, "it was paused before");
+    }
+
+    #[tokio::test]
+    async fn a_resume_and_a_removal_end_what_hands_back_memory_and_do_not_wait_for_it() {
+        for removes in [false, true] {
+            let (app, provider, id) = app().await;
+            let (control, paused) = (Arc::clone(&app.control), id.clone());
+            let pause = tokio::spawn(async move { control.pause(paused.as_str(), RECLAIM).await });
+            until_it_reclaims(&provider).await;
+            assert_eq!(app.state(&id).await, State::Paused);
+            let changed = async {
+                match removes {
+                    false => drop(app.control.resume(id.as_str()).await.unwrap()),
+                    true => app.control.destroy(id.as_str()).await.unwrap(),
+                }
+            };
+            tokio::time::timeout(SOON, changed).await.expect("it does not wait");
+            let ended = tokio::time::timeout(SOON, pause).await.expect("it ends").unwrap();
+            assert!(matches!(&ended, Err(Error::Conflict(text)) if text.contains("not paused any more")), "{ended:?}");
+            assert_eq!(provider.reclaims.load(Ordering::SeqCst), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_goes_away_ends_what_hands_back_memory_and_not_the_pause() {
+        let (app, provider, id) = app().await;
+        let (control, paused) = (Arc::clone(&app.control), id.clone());
+        let pause = tokio::spawn(async move { control.pause(paused.as_str(), RECLAIM).await });
+        until_it_reclaims(&provider).await;
+        pause.abort();
+        assert!(pause.await.is_err_and(|error| error.is_cancelled()));
+        assert_eq!(provider.reclaims.load(Ordering::SeqCst), 0);
+        assert_eq!(app.state(&id).await, State::Paused);
+    }
 }

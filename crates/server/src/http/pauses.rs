@@ -7,25 +7,30 @@ use super::error::Result;
 use super::request::{Json as Body, Name};
 use super::state::Api;
 use super::wire;
+use crate::control::Pause;
 
 /// Pause a sandbox
 ///
 /// Its processes stop where they are, and go on with the next request that needs it: an exec, a file, a port, a preview.
-/// Its lifetime runs on.
+/// Its lifetime runs on. With `reclaim` memory of it is handed back to the system, and `reclaimed` has the figures.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/pause", tag = "sandboxes", params(("id" = String, Path)),
     request_body = api::PauseRequest,
     responses(
         (status = 200, body = api::Sandbox, description = "It is paused; also when repeated"),
-        (status = 400, body = api::ErrorBody, description = "Its provider cannot pause it"),
+        (status = 400, body = api::ErrorBody, description = "Its provider cannot pause it, or hand back its memory"),
         (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired"),
-        (status = 409, body = api::ErrorBody, description = "Requests use it, or it is being made or destroyed"),
-        (status = 503, body = api::ErrorBody, description = "Its processes do not stop in time, and go on")))]
+        (status = 409, body = api::ErrorBody, description = "Requests use it, it is being made or destroyed, or a request had it go on while memory was handed back"),
+        (status = 503, body = api::ErrorBody, description = "Its processes do not stop in time, and go on; or the memory of others is being handed back")))]
 pub async fn pause(
     State(api): State<Api>,
     Name(id): Name,
     Body(body): Body<api::PauseRequest>,
 ) -> Result<Json<api::Sandbox>> {
-    Ok(Json(wire::sandbox(&api.control.pause(&id, body.force).await?)))
+    let api::PauseRequest { force, reclaim } = body;
+    let (sandbox, reclaimed) = api.control.pause(&id, Pause { force, reclaim }).await?;
+    let mut sandbox = wire::sandbox(&sandbox);
+    sandbox.reclaimed = reclaimed.map(wire::reclaimed);
+    Ok(Json(sandbox))
 }
 
 /// Resume a sandbox

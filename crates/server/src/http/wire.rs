@@ -214,8 +214,14 @@ pub fn sandbox(sandbox: &Sandbox) -> api::Sandbox {
         worker_id: Some(sandbox.worker.clone()),
         error: sandbox.error.clone(),
         auto_pause: sandbox.auto_pause.map(duration),
+        reclaimed: None,
         preview_domain: None,
     }
+}
+
+pub fn reclaimed(reclaimed: providers::Reclaimed) -> api::Reclaimed {
+    let providers::Reclaimed { memory_before_bytes, memory_after_bytes, by } = reclaimed;
+    api::Reclaimed { memory_before_bytes, memory_after_bytes, by: by.as_str().to_owned() }
 }
 
 /// Splits a new template into its name and its options.

@@ -1,9 +1,9 @@
 //! A service below HTTP, with providers that a test controls.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,8 +11,8 @@ use domain::{Caps, Configured, Limits, Machine, Places, Resources, SandboxId, Si
 use parking_lot::Mutex;
 use providers::mock::Mock;
 use providers::{
-    BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Provider, Result, Spec,
-    Started,
+    BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Pauses, Provider,
+    Reclaimed, Result, Spec, Started,
 };
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -159,6 +159,10 @@ pub(crate) struct TestProvider {
     disk_usages: Mutex<HashMap<SandboxId, DiskUsage>>,
     kernel_usages: Mutex<HashMap<SandboxId, u64>>,
     disk: Mutex<Option<BoxDisk>>,
+    /// Paused boxes; `None` if boxes cannot be paused.
+    paused: Mutex<Option<HashSet<SandboxId>>>,
+    /// Number of reclaims under way, all of which take until they are given up.
+    pub(crate) reclaims: Arc<AtomicUsize>,
     /// True once the files of stopped boxes are removed.
     is_idle: watch::Sender<bool>,
 }
@@ -173,6 +177,8 @@ impl TestProvider {
             disk_usages: Mutex::default(),
             kernel_usages: Mutex::default(),
             disk: Mutex::default(),
+            paused: Mutex::default(),
+            reclaims: Arc::default(),
             is_idle: watch::Sender::new(true),
         })
     }
@@ -185,6 +191,12 @@ impl TestProvider {
     /// Lets all later inventories fail.
     pub(crate) fn fail(&self) {
         self.fails.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets boxes be paused. Their memory is never handed back: [`Self::fail`] says so at once, and otherwise
+    /// it takes until it is given up.
+    pub(crate) fn allow_pauses(&self) {
+        *self.paused.lock() = Some(HashSet::new());
     }
 
     /// Sets a box's disk usage.
@@ -269,6 +281,10 @@ impl Provider for TestProvider {
         self.mock.guest(id).await
     }
 
+    fn pauses(&self) -> Option<&dyn Pauses> {
+        self.paused.lock().is_some().then_some(self)
+    }
+
     fn disk(&self) -> Option<BoxDisk> {
         self.disk.lock().clone()
     }
@@ -290,5 +306,48 @@ impl Provider for TestProvider {
 
     async fn idle(&self) {
         let _ = self.is_idle.subscribe().wait_for(|idle| *idle).await;
+    }
+}
+
+#[async_trait]
+impl Pauses for TestProvider {
+    async fn pause(&self, id: &SandboxId) -> Result<()> {
+        self.paused.lock().get_or_insert_default().insert(id.clone());
+        Ok(())
+    }
+
+    async fn resume(&self, id: &SandboxId) -> Result<()> {
+        self.paused.lock().get_or_insert_default().remove(id);
+        Ok(())
+    }
+
+    async fn paused(&self) -> Result<Vec<SandboxId>> {
+        Ok(self.paused.lock().iter().flatten().cloned().collect())
+    }
+
+    fn can_reclaim(&self) -> bool {
+        true
+    }
+
+    async fn check_reclaim(&self, _: &SandboxId) -> Result<()> {
+        Ok(())
+    }
+
+    async fn reclaim(&self, _: &SandboxId) -> Result<Reclaimed> {
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(Error::NotSupported("the service behind it cannot".to_owned()));
+        }
+        self.reclaims.fetch_add(1, Ordering::SeqCst);
+        let _end = Countdown(Arc::clone(&self.reclaims));
+        std::future::pending().await
+    }
+}
+
+/// Counts one less when it is dropped.
+struct Countdown(Arc<AtomicUsize>);
+
+impl Drop for Countdown {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -313,14 +313,119 @@ async fn the_command_line_pauses_and_resumes() {
     let Some(server) = start("").await else { return };
     let id = server.spawn().await;
     tokio::task::spawn_blocking(move || {
-        for (verb, state) in [("pause", "paused"), ("resume", "running")] {
-            let output = tidebox(&server, &[verb, &id], b"");
+        for (arguments, shows) in
+            [(vec!["pause"], "paused"), (vec!["pause", "--reclaim"], "(memory."), (vec!["resume"], "running")]
+        {
+            let output = tidebox(&server, &[&arguments[..], &[&id]].concat(), b"");
             let shown = String::from_utf8(output.stdout).unwrap();
-            assert!(output.status.success() && shown.contains(state), "{verb}: {shown}");
+            assert!(output.status.success() && shown.contains(shows), "{arguments:?}: {shown}");
         }
     })
     .await
     .unwrap();
+}
+
+/// Writes a file of 100 MB, and returns its digest, for which it was read.
+async fn with_files(server: &TestServer, id: &str) -> String {
+    server.output(id, "head -c 100M /dev/urandom > /workspace/big; cat /workspace/big >/dev/null").await;
+    server.output(id, "sha256sum < /workspace/big").await
+}
+
+#[tokio::test]
+async fn memory_of_a_paused_sandbox_is_handed_back_with_the_figures_and_nothing_is_lost() {
+    let Some(server) = start("").await else { return };
+    let id = server.spawn().await;
+    let digest = with_files(&server, &id).await;
+    server.output(&id, "(x=kept; while sleep 0.1; do echo $x > /workspace/state; done) >/dev/null 2>&1 &").await;
+    let answer = server.post(&format!("/sandboxes/{id}/pause"), json!({"reclaim": true})).await.ok();
+    assert_eq!(answer["state"], "paused");
+    let figure = |answer: &Value, name: &str| answer["reclaimed"][name].as_u64().unwrap();
+    let (before, after) = (figure(&answer, "memory_before_bytes"), figure(&answer, "memory_after_bytes"));
+    assert!(before > 100 << 20 && after < before - (90 << 20), "{answer}");
+    let by = answer["reclaimed"]["by"].as_str().unwrap();
+    assert!(["memory.reclaim", "memory.force_empty"].contains(&by), "{answer}");
+    // Of one that is paused already, and without the word nothing is handed back.
+    let again = server.post(&format!("/sandboxes/{id}/pause"), json!({"reclaim": true})).await.ok();
+    assert!(figure(&again, "memory_before_bytes") < before - (90 << 20), "{again}");
+    assert_eq!(pause(&server, &id).await.get("reclaimed"), None);
+    assert!(is_frozen(&server, &id));
+    let told = crate::events::history(&server).await;
+    let told: Vec<&Value> = told.iter().filter(|event| event["type"] == "sandbox.reclaimed").collect();
+    assert_eq!(told.len(), 2);
+    assert_eq!((&told[0]["data"]["memory_after_bytes"], &told[0]["data"]["by"]), (&json!(after), &json!(by)));
+    resume(&server, &id).await;
+    server.output(&id, "rm -f /workspace/state").await;
+    assert_eq!(server.output(&id, "sha256sum < /workspace/big").await, digest);
+    server.until("what ran goes on", async || server.output(&id, "cat /workspace/state").await == "kept\n").await;
+}
+
+#[tokio::test]
+async fn a_request_does_not_wait_until_the_memory_of_its_sandbox_is_handed_back() {
+    let Some(server) = start("").await else { return };
+    let id = server.spawn().await;
+    let digest = with_files(&server, &id).await;
+    for verb in ["exec", "delete"] {
+        let path = format!("/sandboxes/{id}/pause");
+        let reclaim = server.post(&path, json!({"reclaim": true}));
+        let use_it = async {
+            server.until("it is paused", async || state(&server, &id).await == "paused").await;
+            match verb {
+                "exec" => assert_eq!(server.output(&id, "sha256sum < /workspace/big").await, digest),
+                _ => drop(server.delete(&format!("/sandboxes/{id}")).await.ok()),
+            }
+        };
+        let (answer, ()) = tokio::join!(reclaim, use_it);
+        // It may have been done before the other was asked.
+        if answer.status != 200 {
+            answer.refused(409, "conflict", "not paused any more");
+        }
+    }
+    server.get(&format!("/sandboxes/{id}")).await.refused(404, "not_found", "");
+}
+
+#[tokio::test]
+async fn a_caller_that_hangs_up_leaves_a_paused_sandbox_and_no_process() {
+    let Some(server) = start("").await else { return };
+    let id = server.spawn().await;
+    let digest = with_files(&server, &id).await;
+    let request = server.request(Method::POST, &format!("/sandboxes/{id}/pause")).json(&json!({"reclaim": true}));
+    let sent = tokio::spawn(request.send());
+    server.until("it is paused", async || state(&server, &id).await == "paused").await;
+    sent.abort();
+    let processes = || {
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let arguments = all.map(|entry| std::fs::read(entry.path().join("cmdline")).unwrap_or_default());
+        arguments.filter(|arguments| String::from_utf8_lossy(arguments).contains(&id)).count()
+    };
+    server.until("its process ends", async || processes() == 0).await;
+    assert_eq!(state(&server, &id).await, "paused");
+    assert_eq!(server.output(&id, "sha256sum < /workspace/big").await, digest);
+}
+
+#[tokio::test]
+async fn another_service_hands_memory_back_for_ours_or_says_that_it_cannot() {
+    let Some(far) = start("").await else { return };
+    let settings = |url: &str| {
+        format!(
+            "providers.native.enabled=false providers.custom.enabled=true providers.custom.base_url={url} \
+             providers.default=custom"
+        )
+    };
+    let near = TestServer::start(&settings(&far.url)).await;
+    let id = near.spawn().await;
+    let digest = with_files(&near, &id).await;
+    let answer = near.post(&format!("/sandboxes/{id}/pause"), json!({"reclaim": true})).await.ok();
+    let figure = |name: &str| answer["reclaimed"][name].as_u64().unwrap();
+    assert!(figure("memory_after_bytes") < figure("memory_before_bytes") - (90 << 20), "{answer}");
+    assert_eq!(far.get("/sandboxes?state=paused").await.ok().as_array().unwrap().len(), 1);
+    assert_eq!(near.output(&id, "sha256sum < /workspace/big").await, digest);
+
+    let mock = TestServer::start(MOCK).await;
+    let near = TestServer::start(&settings(&mock.url)).await;
+    let id = near.spawn().await;
+    let refused = near.post(&format!("/sandboxes/{id}/pause"), json!({"reclaim": true})).await;
+    refused.refused(400, "not_supported", "");
+    assert_eq!(state(&near, &id).await, "running");
 }
 
 /// Spawns a sandbox that is paused after a second without use.
