@@ -49,13 +49,6 @@ const BOXES_MAX: u32 = 8192;
 /// Provider of boxes in virtual machines. Clones share one state.
 pub type Firecracker = Local<FirecrackerBackend>;
 
-/// Returns the newest kernel that this host's distribution has installed with its modules; `None` if there
-/// is none, or it cannot be seen.
-#[must_use]
-pub fn newest_kernel() -> Option<PathBuf> {
-    firecracker::guest_kernel::newest_installed().ok().flatten()
-}
-
 /// Configuration of the provider.
 #[derive(Debug, Clone)]
 pub struct FirecrackerConfig {

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
+use ::firecracker::guest_kernel::newest_installed;
 use providers::docker::{Docker, DockerConfig};
 use providers::firecracker::{DriveRate, Firecracker, FirecrackerConfig};
 use providers::native::{Native, NativeConfig};
@@ -70,7 +71,7 @@ async fn firecracker() -> Vec<Finding> {
     };
     let config = FirecrackerConfig {
         binary: NAME.into(),
-        kernel: providers::firecracker::newest_kernel(),
+        kernel: newest_installed().ok().flatten(),
         modules: None,
         jailed: None,
         jailer: "jailer".into(),
