@@ -10,9 +10,10 @@
 
 mod backend;
 mod console;
+mod drive_rate;
 mod drives;
 mod host;
-mod images;
+mod image_files;
 mod machine;
 mod room;
 mod vmm;
@@ -20,8 +21,8 @@ mod vmm;
 use std::path::{PathBuf, absolute};
 use std::time::Duration;
 
-use ::images::Images;
 use domain::StoreId;
+use images::Images;
 use parking_lot::RwLock;
 
 use crate::local::Local;
@@ -34,14 +35,15 @@ use crate::local::parts::Parts;
 use crate::{Error, Result};
 
 use backend::FirecrackerBackend;
+pub use drive_rate::DriveRate;
 use drives::Drives;
 use host::Programs;
-use images::ImageFiles;
+use image_files::ImageFiles;
 
 /// Name of this provider.
 pub const NAME: &str = FirecrackerBackend::NAME;
 /// Image of a spawn that names none.
-pub(crate) const DEFAULT_IMAGE: &str = "debian:stable-slim";
+pub(crate) const DEFAULT_IMAGE: &str = FirecrackerBackend::DEFAULT_IMAGE;
 /// Start of the default range of ids, above those of `native` and `proot`.
 const IDS_FIRST: u32 = 0x8000_0000;
 const BOXES_MAX: u32 = 8192;
@@ -78,15 +80,6 @@ pub struct FirecrackerConfig {
     pub subids: Option<(u32, u32)>,
     /// Source of images; `None` for a provider that only probes its host.
     pub images: Option<Images>,
-}
-
-/// Limits of one drive for a second; 0 for none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct DriveRate {
-    /// Mebibytes read and written.
-    pub mb: u32,
-    /// Reads and writes.
-    pub operations: u32,
 }
 
 impl Firecracker {

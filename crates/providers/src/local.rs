@@ -56,7 +56,6 @@ use crate::{
 
 use backend::Backend;
 use boxes::{Boxes, Entry};
-use cgroup::freezer::Freezer;
 use fault::not_opened;
 use folder::BoxFolder;
 use image::Image;
@@ -233,8 +232,8 @@ impl<B: Backend> Inner<B> {
         let folder = self.folder(id);
         if folder.exists() {
             // A paused agent would not answer.
-            if let Some(freezer) = folder.read().and_then(|record| Freezer::of(&record.cgroups)) {
-                let _ = freezer.thaw();
+            if let Some(record) = folder.read() {
+                let _ = self.backend.resume(&folder, &record).await;
             }
             if self.guest(entry, &folder).await.is_ok() {
                 return Ok(Started { phases: Vec::new() });
@@ -283,9 +282,10 @@ impl<B: Backend> Inner<B> {
             return None;
         }
         let holds_deleted = self.backend.holds_deleted(&folder, self.can());
+        let files = self.backend.own_files(&folder);
         let measure = move || {
             let first = folder.pid().filter(|_| holds_deleted);
-            let mut found = usage(folder.path(), first.map(|(pid, _)| pid)).ok()?;
+            let mut found = usage(&files, first.map(|(pid, _)| pid)).ok()?;
             let (bytes, entries) = folder.shared().ok()?;
             found.bytes = found.bytes.saturating_sub(bytes);
             found.entries = found.entries.saturating_sub(entries);
@@ -375,7 +375,7 @@ impl<B: Backend> Provider for Local<B> {
     }
 
     fn pauses(&self) -> Option<&dyn Pauses> {
-        self.inner.backend.has_freezer().then_some(self)
+        self.inner.backend.can_pause().then_some(self)
     }
 
     fn snapshots(&self) -> Option<&dyn Snapshots> {

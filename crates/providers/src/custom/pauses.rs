@@ -55,11 +55,9 @@ impl Pauses for Custom {
         let generation = self.remote.boxes.generation(id);
         let pause = PauseRequest { force: true, reclaim: true };
         let paused = self.remote.within_of(RECLAIM, generation, client.pause(&known.remote, &pause)).await;
-        let reclaimed = paused.map_err(|error| match error {
-            // An older service does not know the field.
-            Error::Invalid(_) => self.cannot_reclaim(),
-            error => error,
-        })?;
+        // An older service does not know the field.
+        let reclaimed =
+            paused.map_err(|error| if matches!(error, Error::Invalid(_)) { self.cannot_reclaim() } else { error })?;
         let reclaimed = reclaimed.reclaimed.ok_or_else(|| self.cannot_reclaim())?;
         let by = ReclaimedBy::parse(&reclaimed.by)
             .ok_or_else(|| Error::failed(RECLAIM, "the other service names means that are not known here"))?;

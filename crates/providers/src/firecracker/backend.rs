@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use domain::Resources;
+use firecracker::requests::State;
 use guest_protocol::{CgroupDir, MACHINE_ENTROPY_BYTES, Machine, Network, Vmm};
 use parking_lot::RwLock;
 use rand::TryRng as _;
@@ -13,8 +14,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::console::Console;
 use super::drives::Drives;
-use super::host::{self, Found, Programs};
-use super::images::ImageFiles;
+use super::host::{self, Found, Machines, Programs};
+use super::image_files::ImageFiles;
 use super::machine::{self, Boot};
 use super::room::{self, Room};
 use super::vmm::{self, Jail};
@@ -22,7 +23,6 @@ use crate::agent::AgentGuest;
 use crate::local::agent_socket::Running;
 use crate::local::backend::Backend;
 use crate::local::builder::try_box;
-use crate::local::cgroup::freezer::Freezer;
 use crate::local::cgroup::{self, Cgroups};
 use crate::local::fault::{not_made, not_written};
 use crate::local::folder::BoxFolder;
@@ -50,10 +50,6 @@ const SHM_MB_MAX: u32 = 64;
 const ALONE_WAIT: Duration = Duration::from_secs(1);
 
 type Plan<'a> = BoxPlan<'a, Machines>;
-
-/// Machines that boot here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Machines;
 
 /// Start of a machine whose files are in place.
 #[derive(Debug)]
@@ -88,7 +84,7 @@ impl Backend for FirecrackerBackend {
     const NAME: &'static str = "firecracker";
     const COPIES_IMAGE: bool = true;
     const SLOW_PROBE: Option<&'static str> = None;
-    const DEFAULT_IMAGE: &'static str = super::DEFAULT_IMAGE;
+    const DEFAULT_IMAGE: &'static str = "debian:stable-slim";
 
     type Socket = ();
     type Capabilities = Machines;
@@ -132,8 +128,36 @@ impl Backend for FirecrackerBackend {
         Ok(())
     }
 
-    fn has_freezer(&self) -> bool {
-        self.cgroups.can_freeze()
+    fn can_pause(&self) -> bool {
+        true
+    }
+
+    /// Has Firecracker stop the machine's processors. A thread of the kernel, which KVM puts into the
+    /// control group of a machine, keeps the group from being frozen in version 2.
+    async fn pause(&self, folder: &BoxFolder, _: &Record) -> Result<bool> {
+        let room = Room::find(folder);
+        room.mark_paused().map_err(not_written)?;
+        let paused = machine::change_state(&room, State::Paused, &self.parts.tasks).await;
+        if paused.is_err() {
+            room.unmark_paused();
+        }
+        paused.map(|()| true)
+    }
+
+    async fn resume(&self, folder: &BoxFolder, _: &Record) -> Result<()> {
+        let room = Room::find(folder);
+        machine::change_state(&room, State::Resumed, &self.parts.tasks).await?;
+        room.unmark_paused();
+        Ok(())
+    }
+
+    fn is_paused(&self, folder: &BoxFolder, _: &Record) -> bool {
+        Room::find(folder).is_marked_paused()
+    }
+
+    /// Returns the drive with the changes: the other files belong to all boxes of the image.
+    fn own_files(&self, folder: &BoxFolder) -> PathBuf {
+        Room::find(folder).file(room::CHANGES)
     }
 
     /// Returns false: what a box deletes stays in its drive until it ends.
@@ -202,17 +226,14 @@ impl Backend for FirecrackerBackend {
     }
 
     async fn kill(&self, _: &BoxFolder, record: &Record, process: Option<&Process>) -> io::Result<()> {
-        // In version 1 a signal ends no process that is frozen.
-        let thaw = || Freezer::of(&record.cgroups).map_or(Ok(()), |freezer| freezer.thaw());
         if let Some(process) = process {
             process.kill()?;
-            thaw()?;
             if process.ended_within(ALONE_WAIT).await {
                 return Ok(());
             }
         }
         cgroup::kill_members(&record.cgroups);
-        thaw()
+        Ok(())
     }
 
     async fn release(&self, _: &BoxFolder, record: &Record) -> io::Result<()> {

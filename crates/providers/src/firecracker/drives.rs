@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use firecracker::requests::{RateLimiter, TokenBucket};
 use tokio::sync::Mutex;
 
-use super::DriveRate;
+use super::drive_rate::DriveRate;
 use crate::local::file_copy::{clone, copy_content};
 use crate::local::fs_image::make_ext4;
 

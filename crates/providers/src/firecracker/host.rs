@@ -21,6 +21,10 @@ const PROBE_MEMORY_MB: u32 = 128;
 
 const UNJAILED: &str = "Machines run without the jailer: a fault of Firecracker that a guest uses leads to the server's own user. Run the server as root, and set providers.firecracker.jailer.enabled to true or leave it out.";
 
+/// Machines that boot here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Machines;
+
 /// Programs and files that machines are made with.
 #[derive(Debug)]
 pub(super) struct Programs {
@@ -126,7 +130,7 @@ pub(super) fn explain(error: &Error) -> String {
     format!("No machine can be booted: {}.", Chain(error))
 }
 
-pub(super) fn facts(probe: &Probe<super::backend::Machines>, cgroups: &Cgroups, jailed: bool) -> Facts {
+pub(super) fn facts(probe: &Probe<Machines>, cgroups: &Cgroups, jailed: bool) -> Facts {
     let mut missing = probe.missing.clone();
     if !jailed {
         missing.push(UNJAILED.to_owned());

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use firecracker::requests::{Action, BootSource, Drive, Entropy, MachineConfig, RateLimiter, Vsock};
+use firecracker::requests::{Action, BootSource, Drive, Entropy, MachineConfig, RateLimiter, State, Vsock};
 use firecracker::{Api, vsock};
 use guest_protocol::{MACHINE_AGENT_PORT, MACHINE_BOOT_PORT, MACHINE_LINE_BYTES_MAX, Machine, MachineReport};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -183,4 +183,21 @@ pub(super) async fn dial(room: &Room) -> Result<AgentGuest> {
         Err(firecracker::Error::NotListening(_)) => Err(Error::Gone),
         Err(error) => Err(Error::failed(ACTION, error)),
     }
+}
+
+/// Stops the processors of a machine, or lets them go on; either may be repeated.
+pub(super) async fn change_state(room: &Room, state: State, tasks: &TaskTracker) -> Result<()> {
+    const ACTION: &str = "pause or resume a machine";
+    let stream = room.connect(API).await;
+    let stream = stream.map_err(|error| if is_absent(&error) { Error::Gone } else { Error::failed(ACTION, error) })?;
+    let changed = async { Api::new(stream, tasks).await?.apply(&state).await };
+    changed.await.map_err(|error| {
+        if matches!(error, firecracker::Error::Gone(_)) {
+            return Error::Gone;
+        }
+        if matches!(error, firecracker::Error::Silent(_)) {
+            return Error::Unavailable("Firecracker does not answer in time; try again".to_owned());
+        }
+        Error::failed(ACTION, error)
+    })
 }

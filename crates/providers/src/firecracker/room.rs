@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! <box>/console                              FIFO with the output of the process
+//!       paused                               there while the machine is paused
 //!       vm/                                  the folder, or in a jail
 //!       jail/<program>/<sandbox id>/root/    this one
 //!           kernel, initrd, image            files that all boxes of the image share
@@ -30,6 +31,8 @@ pub(super) const API: &str = "api.sock";
 pub(super) const VSOCK: &str = "agent.sock";
 
 const CONSOLE: &str = "console";
+/// Mark of a machine that is paused, or being paused: Firecracker says so only while it answers.
+const PAUSED: &str = "paused";
 const UNJAILED: &str = "vm";
 pub(super) const JAILS: &str = "jail";
 
@@ -81,6 +84,20 @@ impl Room {
     /// Returns the path of the FIFO with the output of the process.
     pub(super) fn console(&self) -> PathBuf {
         self.folder.path().join(CONSOLE)
+    }
+
+    /// Marks the machine as paused, which outlives this server.
+    pub(super) fn mark_paused(&self) -> io::Result<()> {
+        fs::write(self.folder.path().join(PAUSED), [])
+    }
+
+    pub(super) fn unmark_paused(&self) {
+        // A mark that stays costs a resume, which changes nothing.
+        let _ = fs::remove_file(self.folder.path().join(PAUSED));
+    }
+
+    pub(super) fn is_marked_paused(&self) -> bool {
+        self.folder.path().join(PAUSED).exists()
     }
 
     /// Connects to one of its sockets. Anything else in its place is refused: the process may have been

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::future::{Future, ready};
 use std::io;
+use std::path::PathBuf;
 
 use guest_protocol::CgroupDir;
 
 use super::agent_socket::{Running, dial};
+use super::cgroup::freezer::Freezer;
 use super::folder::BoxFolder;
 use super::parts::Parts;
 use super::plan::BoxPlan;
@@ -79,9 +81,33 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
         false
     }
 
-    /// Returns whether boxes have a control group that can be frozen.
-    fn has_freezer(&self) -> bool {
+    /// Returns whether boxes can be paused.
+    fn can_pause(&self) -> bool {
         false
+    }
+
+    /// Stops everything in a box that is alive, unless it is paused already: freezes its control group
+    /// unless the backend has another way. Returns false if something does not stop in time; then all of
+    /// it goes on.
+    fn pause(&self, folder: &BoxFolder, record: &Record) -> impl Future<Output = Result<bool>> + Send {
+        let _ = folder;
+        let freezer = freezer(record);
+        async { freezer?.freeze().await.map_err(|error| not_changed("pause a box", error)) }
+    }
+
+    /// Lets a box that is alive go on, if it is paused.
+    fn resume(&self, folder: &BoxFolder, record: &Record) -> impl Future<Output = Result<()>> + Send {
+        let _ = folder;
+        let thawed =
+            freezer(record).and_then(|freezer| freezer.thaw().map_err(|error| not_changed("resume a box", error)));
+        ready(thawed)
+    }
+
+    /// Returns whether a box is paused, or is being paused.
+    fn is_paused(&self, folder: &BoxFolder, record: &Record) -> bool {
+        let _ = folder;
+        // The group of a box that is being removed is gone.
+        Freezer::of(&record.cgroups).is_some_and(|freezer| freezer.is_asked().unwrap_or(false))
     }
 
     /// Returns whether the memory of boxes can be handed back to the system.
@@ -123,6 +149,11 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
     fn sees_disk(&self, folder: &BoxFolder) -> bool {
         let _ = folder;
         true
+    }
+
+    /// Returns the file or folder with all that the box takes of the disk by itself.
+    fn own_files(&self, folder: &BoxFolder) -> PathBuf {
+        folder.path().to_owned()
     }
 
     /// Returns whether files that the box has deleted and still holds open take space beside its
@@ -174,4 +205,20 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Removes what a box whose processes have ended has outside of its folder.
     fn release(&self, folder: &BoxFolder, record: &Record) -> impl Future<Output = io::Result<()>> + Send;
+}
+
+/// Returns the freezer of a box.
+fn freezer(record: &Record) -> Result<Freezer> {
+    Freezer::of(&record.cgroups).ok_or_else(|| {
+        Error::NotSupported(
+            "the box has no control group that can be frozen, since an earlier build of the server made it; make \
+             it anew"
+                .to_owned(),
+        )
+    })
+}
+
+/// Converts an error of a freezer; a group that is gone went with its box.
+fn not_changed(action: &'static str, error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::NotFound { Error::Gone } else { Error::failed(action, error) }
 }

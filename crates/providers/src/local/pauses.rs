@@ -1,36 +1,30 @@
-//! Boxes that are paused, by the freezers of their control groups.
+//! Boxes that are paused.
 
 use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use domain::SandboxId;
-use guest_protocol::CgroupDir;
 
 use super::backend::Backend;
 use super::boxes::Entry;
-use super::cgroup::freezer::Freezer;
 use super::cgroup::memory::MemoryGroup;
 use super::folder::BoxFolder;
 use super::probe::probe_id;
+use super::record::Record;
 use super::{Inner, Local};
 use crate::{Error, Pauses, Reclaimed, Result};
 
 impl<B: Backend> Inner<B> {
-    /// Returns the freezer of a box. The caller holds the lock on `entry`.
-    fn freezer(&self, id: &SandboxId, entry: &Entry) -> Result<Freezer> {
+    /// Returns the folder and the record of a box that is alive. The caller holds the lock on `entry`.
+    fn alive(&self, id: &SandboxId, entry: &Entry) -> Result<(BoxFolder, Record)> {
         let folder = self.folder(id);
         if !folder.exists() {
             self.boxes.forget(id);
             return Err(Error::Gone);
         }
-        Freezer::of(&groups(&folder, entry)?).ok_or_else(|| {
-            Error::NotSupported(
-                "the box has no control group that can be frozen, since an earlier build of the server made it; make \
-                 it anew"
-                    .to_owned(),
-            )
-        })
+        let record = record(&folder, entry)?;
+        Ok((folder, record))
     }
 
     /// Returns the group that counts the memory of a box. Takes no lock: neither the resume of a box
@@ -40,19 +34,19 @@ impl<B: Backend> Inner<B> {
         if !folder.exists() {
             return Err(Error::Gone);
         }
-        let group = MemoryGroup::of(&groups(&folder, &self.boxes.entry(id))?).ok_or_else(|| {
+        let group = MemoryGroup::of(&record(&folder, &self.boxes.entry(id))?.cgroups).ok_or_else(|| {
             Error::NotSupported("no control group counts the memory of the box, so none can be handed back".to_owned())
         })?;
         group.check_reclaim().map(|()| group)
     }
 }
 
-/// Returns the control groups of a box that is alive.
-fn groups(folder: &BoxFolder, entry: &Entry) -> Result<Vec<CgroupDir>> {
+/// Returns the record of a box that is alive.
+fn record(folder: &BoxFolder, entry: &Entry) -> Result<Record> {
     if entry.process(folder.pid())?.is_none_or(|process| process.has_ended()) {
         return Err(Error::Gone);
     }
-    Ok(folder.read().unwrap_or_default().cgroups)
+    Ok(folder.read().unwrap_or_default())
 }
 
 #[async_trait]
@@ -61,7 +55,8 @@ impl<B: Backend> Pauses for Local<B> {
         let (inner, id) = (Arc::clone(&self.inner), id.clone());
         let work = async move {
             let (entry, _change) = inner.boxes.change(&id).await;
-            match inner.freezer(&id, &entry)?.freeze().await.map_err(|error| failed("pause a box", error))? {
+            let (folder, record) = inner.alive(&id, &entry)?;
+            match inner.backend.pause(&folder, &record).await? {
                 true => Ok(()),
                 false => Err(Error::Unavailable("processes of the box do not stop; try again".to_owned())),
             }
@@ -70,23 +65,25 @@ impl<B: Backend> Pauses for Local<B> {
     }
 
     async fn resume(&self, id: &SandboxId) -> Result<()> {
-        let (entry, _change) = self.inner.boxes.change(id).await;
-        self.inner.freezer(id, &entry)?.thaw().map_err(|error| failed("resume a box", error))
+        let (inner, id) = (Arc::clone(&self.inner), id.clone());
+        let work = async move {
+            let (entry, _change) = inner.boxes.change(&id).await;
+            let (folder, record) = inner.alive(&id, &entry)?;
+            inner.backend.resume(&folder, &record).await
+        };
+        self.tracked(work, "resume a box").await
     }
 
     async fn paused(&self) -> Result<Vec<SandboxId>> {
         let inner = Arc::clone(&self.inner);
         let list = move || -> io::Result<Vec<SandboxId>> {
-            let is_paused = |folder: &BoxFolder| {
-                let freezer = folder.read().and_then(|record| Freezer::of(&record.cgroups));
-                // The group of a box that is being removed is gone.
-                freezer.is_some_and(|freezer| freezer.is_asked().unwrap_or(false))
-            };
+            let is_paused =
+                |folder: &BoxFolder| folder.read().is_some_and(|record| inner.backend.is_paused(folder, &record));
             let boxes = inner.backend.parts().folders.all()?.into_iter();
             Ok(boxes.filter(|(id, folder)| *id != probe_id() && is_paused(folder)).map(|(id, _)| id).collect())
         };
         let listed = tokio::task::spawn_blocking(list).await.unwrap_or_else(|error| Err(io::Error::other(error)));
-        listed.map_err(|error| failed("list the paused boxes", error))
+        listed.map_err(|error| Error::failed("list the paused boxes", error))
     }
 
     fn can_reclaim(&self) -> bool {
@@ -100,9 +97,4 @@ impl<B: Backend> Pauses for Local<B> {
     async fn reclaim(&self, id: &SandboxId) -> Result<Reclaimed> {
         self.inner.memory(id)?.reclaim(&self.inner.backend.parts().agent).await
     }
-}
-
-/// Converts an error of a freezer; a group that is gone went with its box.
-fn failed(action: &'static str, error: io::Error) -> Error {
-    if error.kind() == io::ErrorKind::NotFound { Error::Gone } else { Error::failed(action, error) }
 }

@@ -100,7 +100,7 @@ impl Backend for NativeBackend {
         can.is_none_or(|can| can.privileged)
     }
 
-    fn has_freezer(&self) -> bool {
+    fn can_pause(&self) -> bool {
         self.cgroups.can_freeze()
     }
 

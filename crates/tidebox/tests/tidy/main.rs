@@ -26,7 +26,7 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("client", &["api"]),
     ("images", &["domain", "guest-protocol", "host-disk"]),
     // One provider drives another service: docs/develop/decisions/0005.
-    ("providers", &["api", "client", "domain", "erofs", "guest-protocol", "host-disk", "images"]),
+    ("providers", &["api", "client", "domain", "erofs", "firecracker", "guest-protocol", "host-disk", "images"]),
     // Tests of providers, and nothing of the product, need it.
     ("conformance", &["domain", "providers"]),
     // A worker speaks to its control plane.

@@ -98,9 +98,8 @@ impl MemoryGroup {
             .await
             .map_err(|_| Error::Unavailable("the memory of other boxes is being handed back; try again".to_owned()))?;
         let _place = place.map_err(|error| Error::failed(ACTION, error))?;
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => Error::Gone,
-            _ => Error::failed(ACTION, error),
+        let failed = |error: io::Error| {
+            if error.kind() == io::ErrorKind::NotFound { Error::Gone } else { Error::failed(ACTION, error) }
         };
         let memory_before_bytes = self.used().map_err(failed)?;
         let version = if self.v2 { "v2" } else { "v1" };

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use ::images::{ImageGuard, Images};
+use images::{ImageGuard, Images};
 use tokio::sync::Mutex;
 
 use super::drives::{UNFINISHED, remove_unfinished};
