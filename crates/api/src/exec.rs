@@ -65,7 +65,8 @@ pub struct ExecRequest {
     #[serde(default)]
     pub exit_event: bool,
     /// True to number the chunks of a stream, and to keep the command for a minute if the line breaks, so
-    /// that the output can be read on. Only with `stream`.
+    /// that the output can be read on. A command in the background then waits for its reader instead of
+    /// losing its oldest output, and is kept for `linger` without one. Only with `stream` or `background`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resumable: bool,
     /// True to start the command and answer at once. It goes on when the caller has gone, has no deadline
@@ -91,7 +92,7 @@ pub struct ExecRequest {
     #[schema(minimum = 1, maximum = 65535)]
     pub rows: Option<u16>,
     /// Time without a client that reads its output after which a background process is killed and
-    /// forgotten, such as `1m`; absent to keep it.
+    /// forgotten, such as `1m`; absent to keep it, or for a minute if it is `resumable`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Span>)]
     pub linger: Option<String>,

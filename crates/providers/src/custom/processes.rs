@@ -47,11 +47,6 @@ pub(super) async fn start(guest: &CustomGuest, command: Command, background: Bac
     if let Some(fault) = name.as_deref().and_then(process_name_fault) {
         return Err(Error::Invalid(fault));
     }
-    if is_lossless {
-        return Err(Error::NotSupported(
-            "the provider `custom` has no resumable streams; leave out `resumable`".to_owned(),
-        ));
-    }
     let is_endless = command.timeout == Duration::MAX;
     let request = ExecRequest {
         command: program.clone(),
@@ -69,11 +64,24 @@ pub(super) async fn start(guest: &CustomGuest, command: Command, background: Bac
         cols: command.terminal.map(|size| size.cols),
         rows: command.terminal.map(|size| size.rows),
         linger: linger.map(domain::format_duration),
+        resumable: is_lossless,
         ..ExecRequest::default()
     };
     let client = guest.writing()?;
-    let started = guest.ask(START, client.start_process(guest.sandbox(), request)).await?;
+    let started = guest.ask(START, client.start_process(guest.sandbox(), request)).await;
+    // An earlier release knows the field for its own streams alone.
+    let is_unknown =
+        |error: &Error| matches!(error, Error::Invalid(text) if is_lossless && text.contains("`resumable`"));
+    let started = started.map_err(|error| if is_unknown(&error) { cannot_resume(guest) } else { error })?;
     one(guest, started.process_id).await
+}
+
+fn cannot_resume(guest: &CustomGuest) -> Error {
+    Error::NotSupported(format!(
+        "the service behind the provider `{}` is of an earlier release and has no resumable streams for others; upgrade \
+         it, or leave out `resumable`",
+        guest.remote.name
+    ))
 }
 
 async fn one(guest: &CustomGuest, process: u64) -> Result<ProcessInfo> {

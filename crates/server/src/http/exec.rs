@@ -45,10 +45,9 @@ pub async fn exec(
     let (is_stream, encoding, exit_event) = (body.stream, body.encoding, body.exit_event);
     let is_raw = frames::are_wanted(&headers);
     let form = Form { is_raw, base64: encoding == api::TextEncoding::Base64, exit_event, timeout: None };
-    let is_resumable = body.resumable;
     if let Some(start) = wire::background(&mut body)? {
         let process = api.control.start_process(&id, start(wire::exec_request(body)?)).await?;
-        return match is_resumable {
+        return match is_stream {
             true => processes::stream(&api, &id, process.process, form, &meter).await,
             false => Ok((StatusCode::ACCEPTED, axum::Json(wire::process_started(process))).into_response()),
         };

@@ -126,7 +126,9 @@ impl Frames {
 
     /// Ends a stream without an exit: the box died, or its provider failed.
     fn cut(&mut self, error: &providers::Error) {
-        self.push(SOCKET_STDERR, streamed::reason_of_cut(error).as_bytes());
+        if let Some(words) = streamed::reason_of_cut(error, self.position.is_some()) {
+            self.push(SOCKET_STDERR, words.as_bytes());
+        }
         self.is_over = true;
     }
 }
@@ -201,6 +203,16 @@ mod test {
         assert_eq!(code, Some(HeaderValue::from(124)));
         let (frames, code) = body(vec![Err(providers::Error::Gone)], None).await;
         assert_eq!((frames, code), (vec![frame(SOCKET_STDERR, api::SANDBOX_ENDED.as_bytes())], None));
+    }
+
+    #[tokio::test]
+    async fn output_that_can_be_read_on_ends_without_words_of_the_server() {
+        let events =
+            || vec![Ok(ProcessEvent::Stdout(Bytes::from_static(b"x"))), Err(providers::Error::failed("x", "y"))];
+        let (frames, code) = body(events(), Some(0)).await;
+        assert_eq!((frames.last(), code), (Some(&frame(SOCKET_STDOUT, b"x")), None), "words would count as output");
+        let (frames, _) = body(events(), None).await;
+        assert_eq!(frames.last(), Some(&frame(SOCKET_STDERR, api::PROVIDER_FAILED.as_bytes())));
     }
 
     #[tokio::test]

@@ -193,8 +193,11 @@ impl Lines {
 
     /// Ends a stream without an exit: the box died, or its provider failed.
     fn cut(&mut self, out: &mut Vec<u8>, error: &providers::Error) {
-        self.flush(out);
-        self.say(out, streamed::reason_of_cut(error));
+        // Without words, what is held back is not said either: its reader begins with it again.
+        if let Some(words) = streamed::reason_of_cut(error, self.position.is_some()) {
+            self.flush(out);
+            self.say(out, words);
+        }
         self.phase = Phase::Done;
     }
 }
@@ -237,9 +240,18 @@ mod test {
         base64: bool,
         exit_event: bool,
     ) -> (String, Option<HeaderValue>) {
+        numbered(events, None, base64, exit_event).await
+    }
+
+    async fn numbered(
+        events: Vec<providers::Result<ProcessEvent>>,
+        position: Option<u64>,
+        base64: bool,
+        exit_event: bool,
+    ) -> (String, Option<HeaderValue>) {
         let form = Form { is_raw: false, base64, exit_event, timeout: Some(Duration::from_secs(2)) };
         let account = Budget::new(1 << 20).account(Caller::Address(None), None);
-        let response = response(stream::iter(events).boxed(), None, form, Outflow::new(account.nothing(), 0));
+        let response = response(stream::iter(events).boxed(), position, form, Outflow::new(account.nothing(), 0));
         let collected = response.into_body().collect().await.unwrap();
         let code = collected.trailers().and_then(|trailers| trailers.get(streamed::EXIT_CODE)).cloned();
         (String::from_utf8(collected.to_bytes().to_vec()).unwrap(), code)
@@ -278,5 +290,14 @@ mod test {
         let (text, code) = body(vec![Err(providers::Error::Gone)], false, true).await;
         assert!(text.contains("the sandbox ended"), "{text}");
         assert_eq!(code, None);
+    }
+
+    #[tokio::test]
+    async fn output_that_can_be_read_on_ends_where_it_can_be_read_on() {
+        // The second byte of a character is missing.
+        let piece = Bytes::from_static(b"h\xc3");
+        let events = vec![Ok(ProcessEvent::Stdout(piece)), Err(providers::Error::failed("x", "y"))];
+        let (text, code) = numbered(events, Some(0), false, true).await;
+        assert_eq!((text.as_str(), code), ("{\"stream\":\"stdout\",\"data\":\"h\",\"seq\":1}\n", None));
     }
 }

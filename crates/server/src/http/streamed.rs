@@ -63,11 +63,16 @@ pub fn timed_out(exit: &ExitStatus, timeout: Option<Duration>) -> Option<String>
     Some(format!("{}{}\n", api::TIMED_OUT, wire::duration(timeout)))
 }
 
-/// Returns what stderr says where a stream ends without an exit.
-pub fn reason_of_cut(error: &providers::Error) -> &'static str {
+/// Returns what stderr says where a stream ends without an exit. Output that `has_positions` says nothing
+/// where it goes on: its client reads on, and counts what it is sent.
+pub fn reason_of_cut(error: &providers::Error, has_positions: bool) -> Option<&'static str> {
     if matches!(error, providers::Error::Gone) {
-        return api::SANDBOX_ENDED;
+        return Some(api::SANDBOX_ENDED);
+    }
+    if has_positions {
+        tracing::warn!(error = %Chain(error), "the output of a process broke off; its reader can read on");
+        return None;
     }
     tracing::error!(error = %Chain(error), "a command's stream broke off");
-    api::PROVIDER_FAILED
+    Some(api::PROVIDER_FAILED)
 }

@@ -65,7 +65,6 @@ fn subject(far: &TestServer, label: &'static str) -> Subject {
         .without(Need::PortWatch, PORT_WATCH)
         .without(Need::OwnTerminals, "what a command is refused comes with its output")
         .without(Need::Sleepers, "the other service wakes a sandbox for a request")
-        .without(Need::Lossless, "the other service holds the output of a process")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
 use client::api::ExecRequest;
 use client::{Client, ExecEvent, ProcessEvent};
 use serde_json::{Value, json};
@@ -64,7 +65,7 @@ async fn a_process_that_is_not_wanted_so_is_refused() {
     for (body, words) in [
         (json!({"background": true, "stream": true}), "exclude"),
         (json!({"background": true, "exit_event": true}), "exit_event"),
-        (json!({"background": true, "resumable": true, "stream": true}), "resumable"),
+        (json!({"background": true, "resumable": true, "stream": true}), "exclude"),
         (json!({"resumable": true}), "stream"),
         (json!({"name": "x"}), "background"),
         (json!({"tty": true}), "exec/ws"),
@@ -182,16 +183,39 @@ async fn no_line_is_lost_or_comes_twice_though_the_server_is_killed() {
     assert!(seen == expected, "{} of {} bytes", seen.len(), expected.len());
 }
 
+/// Starts a server whose boxes another server makes, which is the second.
+async fn near_and_far() -> (TestServer, TestServer) {
+    let far = TestServer::start(&format!("{NATIVE} server.port={}", free_port())).await;
+    let settings = format!(
+        "providers.native.enabled=false providers.custom.enabled=true providers.custom.base_url={} \
+         providers.default=custom server.port={}",
+        far.url,
+        free_port()
+    );
+    (TestServer::start(&settings).await, far)
+}
+
 #[tokio::test]
 async fn a_resumable_stream_goes_on_after_the_server_was_killed() {
     let mut server = TestServer::start(&format!("{NATIVE} server.port={}", free_port())).await;
+    goes_on_after_kills(&mut server, None).await;
+}
+
+#[tokio::test]
+async fn a_resumable_stream_of_another_services_box_goes_on_after_either_server_was_killed() {
+    let (mut near, mut far) = near_and_far().await;
+    goes_on_after_kills(&mut near, Some(&mut far)).await;
+}
+
+/// Reads a stream while the server is killed, and then the one behind it.
+async fn goes_on_after_kills(server: &mut TestServer, mut behind: Option<&mut TestServer>) {
     let id = server.spawn().await;
     let client = Client::new(&server.url, None, None).unwrap();
     let line = "i=0; while [ $i -lt 300 ]; do i=$((i+1)); echo line $i; sleep 0.01; done; exit 5";
     let request = ExecRequest { command: line.to_owned(), ..ExecRequest::default() };
     let mut stream = client.exec_resumable(&id, request.clone()).await.unwrap();
     let mut seen = String::new();
-    let mut killed = false;
+    let (mut killed, mut killed_behind) = (false, behind.is_none());
     let code = loop {
         match stream.next().await.unwrap().unwrap() {
             ExecEvent::Stdout(bytes) => seen.push_str(std::str::from_utf8(&bytes).unwrap()),
@@ -203,8 +227,16 @@ async fn a_resumable_stream_goes_on_after_the_server_was_killed() {
             server.kill();
             server.launch().await;
         }
+        if !killed_behind
+            && seen.contains("line 150\n")
+            && let Some(behind) = &mut behind
+        {
+            killed_behind = true;
+            behind.kill();
+            behind.launch().await;
+        }
     };
-    assert_eq!((code, killed), (5, true));
+    assert_eq!((code, killed, killed_behind), (5, true, true));
     assert!(seen == (1..=300).map(|n| format!("line {n}\n")).collect::<String>(), "{seen}");
     let mut left = client.exec_resumable(&id, request).await.unwrap();
     left.next().await.unwrap();
@@ -215,16 +247,25 @@ async fn a_resumable_stream_goes_on_after_the_server_was_killed() {
 
 #[tokio::test]
 async fn a_resumable_stream_waits_for_a_slow_client_and_loses_nothing() {
-    let server = TestServer::start(NATIVE).await;
+    waits_for_a_slow_client(&TestServer::start(NATIVE).await).await;
+}
+
+#[tokio::test]
+async fn a_resumable_stream_of_another_services_box_waits_for_a_slow_client_and_loses_nothing() {
+    let (near, _far) = near_and_far().await;
+    waits_for_a_slow_client(&near).await;
+}
+
+async fn waits_for_a_slow_client(server: &TestServer) {
     let id = server.spawn().await;
     let client = Client::new(&server.url, None, None).unwrap();
-    let request = ExecRequest { command: "seq 1 3000000".to_owned(), ..ExecRequest::default() };
+    let request = ExecRequest { command: "seq 1 6000000".to_owned(), ..ExecRequest::default() };
     let mut stream = client.exec_resumable(&id, request).await.unwrap();
     let first = stream.next().await.unwrap().unwrap();
     // Long enough for all of it, if the command did not wait.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let process = client.processes(&id).await.unwrap().remove(0);
-    assert!(process.exit_code.is_none() && process.last_seq < 20_000_000, "{process:?}");
+    assert!(process.exit_code.is_none() && process.last_seq < 40_000_000, "{process:?}");
     let ExecEvent::Stdout(first) = first else { panic!("{first:?}") };
     let mut seen = first.to_vec();
     while let Some(event) = stream.next().await.unwrap() {
@@ -232,5 +273,58 @@ async fn a_resumable_stream_waits_for_a_slow_client_and_loses_nothing() {
             seen.extend_from_slice(&bytes);
         }
     }
-    assert!(seen == (1..=3_000_000).map(|n| format!("{n}\n")).collect::<String>().into_bytes());
+    assert!(seen == (1..=6_000_000).map(|n| format!("{n}\n")).collect::<String>().into_bytes());
+}
+
+#[tokio::test]
+async fn a_line_that_breaks_again_and_again_loses_nothing() {
+    reads_on_where_it_broke(&TestServer::start(NATIVE).await).await;
+}
+
+#[tokio::test]
+async fn a_line_to_another_services_box_that_breaks_again_and_again_loses_nothing() {
+    let (near, _far) = near_and_far().await;
+    reads_on_where_it_broke(&near).await;
+}
+
+/// Reads a resumable stream of less than is kept, of which each line breaks under a slow client.
+async fn reads_on_where_it_broke(server: &TestServer) {
+    let id = server.spawn().await;
+    let body = json!({"command": "seq 1 250000; echo over >&2; exit 3", "stream": true, "resumable": true,
+        "exit_event": true, "encoding": "base64"});
+    let path = format!("/sandboxes/{id}/exec");
+    let mut answer = server.request(reqwest::Method::POST, &path).json(&body).send().await.unwrap();
+    let process = answer.headers()["x-process-id"].to_str().unwrap().to_owned();
+    let (mut seen, mut seq, mut exit) = (Vec::new(), 0, None);
+    while exit.is_none() {
+        let (mut line, mut lines) = (Vec::new(), 0);
+        'broken: while let Some(piece) = answer.chunk().await.unwrap() {
+            for byte in piece {
+                line.push(byte);
+                if byte != b'\n' {
+                    continue;
+                }
+                let chunk: Value = serde_json::from_slice(&std::mem::take(&mut line)).unwrap();
+                let data = chunk["data"].as_str().unwrap();
+                match chunk["stream"].as_str().unwrap() {
+                    "exit" => exit = Some(data.to_owned()),
+                    "stdout" | "stderr" => {
+                        let bytes = base64::engine::general_purpose::STANDARD.decode(data).unwrap();
+                        seq += bytes.len() as u64;
+                        seen.extend(bytes);
+                    }
+                    other => panic!("{other}: {chunk}"),
+                }
+                assert_eq!(chunk["seq"], seq);
+                lines += 1;
+                if lines == 3 {
+                    break 'broken;
+                }
+            }
+        }
+        let output = format!("/sandboxes/{id}/processes/{process}/output?follow=true&from={seq}&encoding=base64");
+        answer = server.request(reqwest::Method::GET, &output).send().await.unwrap();
+    }
+    let expected = (1..=250_000).map(|n| format!("{n}\n")).collect::<String>() + "over\n";
+    assert!(String::from_utf8(seen).unwrap() == expected && exit.as_deref() == Some("3"), "{exit:?}");
 }

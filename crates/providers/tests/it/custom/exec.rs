@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use providers::{Command, Error, Guest, OutputEvent, Provider, Result};
+use providers::{Background, Command, Error, Guest, OutputEvent, Provider, Result};
 use serde_json::json;
 
 use crate::custom::fake_service::{FakeService, Received, Reply};
@@ -142,4 +142,24 @@ async fn a_stdin_that_is_too_large_is_refused_before_anything_runs() {
         Command { stdin: Some(stream::pending().boxed()), timeout: Duration::from_millis(50), ..argv(&["cat"]) };
     assert_eq!(kind(soon("a stdin that never ends", guest.exec(silent)).await), "Invalid");
     assert!(service.asked("POST /sandboxes/far-1/exec").is_empty());
+}
+
+#[tokio::test]
+async fn a_service_of_an_earlier_release_has_no_processes_that_wait_for_their_readers() {
+    let only = |field: &str| json!({"code": "bad_request", "message": format!("`{field}` is only for `stream: true`")});
+    let lossless = Background { is_lossless: true, ..Background::default() };
+    let (service, _custom, guest) = inside(move |_| Reply::Json(400, only("resumable"))).await;
+    let Err(Error::NotSupported(text)) = guest.start_process(argv(&["true"]), lossless.clone()).await else {
+        panic!("it is not refused")
+    };
+    assert!(text.contains("`far`") && text.contains("upgrade"), "{text}");
+    assert_eq!(kind(guest.start_process(argv(&["true"]), Background::default()).await), "Invalid");
+    let bodies: Vec<serde_json::Value> = service
+        .asked("POST /sandboxes/far-1/exec")
+        .iter()
+        .map(|asked| serde_json::from_slice(&asked.body).unwrap())
+        .collect();
+    assert_eq!((&bodies[0]["resumable"], bodies[1].get("resumable")), (&json!(true), None));
+    let (_service, _custom, guest) = inside(move |_| Reply::Json(400, only("name"))).await;
+    assert_eq!(kind(guest.start_process(argv(&["true"]), lossless).await), "Invalid");
 }

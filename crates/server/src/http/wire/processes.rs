@@ -11,7 +11,7 @@ use super::text::{duration, span, time};
 use crate::control::{ExecRequest, ProcessRef, StartProcess};
 use crate::http::error::{ApiError, malformed};
 
-/// Time for which a resumable stream is kept without its client.
+/// Time for which a resumable command is kept without a reader.
 const RESUMABLE_LINGER: Duration = Duration::from_secs(60);
 
 /// Takes what is said about the background out of the body of an exec. Returns what makes the rest a
@@ -20,11 +20,10 @@ pub fn background(
     body: &mut api::ExecRequest,
 ) -> Result<Option<impl FnOnce(ExecRequest) -> StartProcess + use<>>, ApiError> {
     let only = |field: &str, of: &str| Err(malformed(format!("`{field}` is only for {of}")));
-    if body.resumable {
-        if !body.stream || body.background {
-            return only("resumable", "`stream: true`");
-        }
-    } else if body.background {
+    if body.resumable && !body.stream && !body.background {
+        return only("resumable", "`stream: true`, and for `background: true`");
+    }
+    if body.background {
         if body.stream {
             return Err(malformed("`stream` and `background` exclude each other; read the output of the process"));
         }
@@ -57,8 +56,8 @@ pub fn background(
     let input = body.stdin.take().map(|text| bytes("stdin", text, body.stdin_encoding)).transpose()?;
     let background = Background {
         name: body.name.take(),
-        linger: if is_background { linger } else { Some(RESUMABLE_LINGER) },
-        is_lossless: !is_background,
+        linger: if body.resumable { linger.or(Some(RESUMABLE_LINGER)) } else { linger },
+        is_lossless: body.resumable,
         input: input.unwrap_or_else(Bytes::new),
         stdin: if is_open { BackgroundStdin::Open } else { BackgroundStdin::Ends },
     };
