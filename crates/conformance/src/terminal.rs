@@ -114,11 +114,13 @@ async fn signal_ends(subject: Subject) {
 
 async fn signal_is_handled(subject: Subject) {
     let inside = subject.start().await;
-    let script = "trap 'echo one; exit 7' USR1; (trap 'echo two; exit' USR1; echo there; while :; do sleep 0.05; done) & \
+    // It ends after its child, of whose output nothing is waited for later.
+    let script = "trap 'echo one; wait; exit 7' USR1; \
+                  (trap 'echo two; exit' USR1; echo in the child; while :; do sleep 0.05; done) & \
                   echo here; while :; do sleep 0.05; done";
     let mut session = Session::begin(&inside, sh(script)).await;
     session.until("here").await;
-    session.until("there").await;
+    session.until("in the child").await;
     session.signal("USR1").await;
     assert_eq!(session.end().await, 7, "{}", session.seen);
     assert!(session.seen.contains("one") && session.seen.contains("two"), "{}", session.seen);

@@ -262,6 +262,7 @@ mod test {
     use super::*;
     use crate::control::SpawnRequest;
     use crate::test::harness::{TestApp, TestProvider};
+    use tokio_util::task::TaskTracker;
 
     const RECLAIM: Pause = Pause { force: false, reclaim: true };
     /// The longest wait for what happens at once.
@@ -301,7 +302,7 @@ mod test {
         for removes in [false, true] {
             let (app, provider, id) = app().await;
             let (control, paused) = (Arc::clone(&app.control), id.clone());
-            let pause = tokio::spawn(async move { control.pause(paused.as_str(), RECLAIM).await });
+            let pause = TaskTracker::new().spawn(async move { control.pause(paused.as_str(), RECLAIM).await });
             until_it_reclaims(&provider).await;
             assert_eq!(app.state(&id).await, State::Paused);
             let changed = async {
@@ -321,7 +322,7 @@ mod test {
     async fn a_caller_that_goes_away_ends_what_hands_back_memory_and_not_the_pause() {
         let (app, provider, id) = app().await;
         let (control, paused) = (Arc::clone(&app.control), id.clone());
-        let pause = tokio::spawn(async move { control.pause(paused.as_str(), RECLAIM).await });
+        let pause = TaskTracker::new().spawn(async move { control.pause(paused.as_str(), RECLAIM).await });
         until_it_reclaims(&provider).await;
         pause.abort();
         assert!(pause.await.is_err_and(|error| error.is_cancelled()));
