@@ -1,7 +1,7 @@
 //! Kernel and first files of guests, made from a kernel of the host.
 //!
 //! Firecracker boots an uncompressed ELF file. Distributions install a bzImage, an ELF file packed
-//! behind a boot loader's header, and build what a guest needs as modules. [`prepare`] unpacks the
+//! behind a boot loader's header, and build what a guest needs as modules. [`prepare()`] unpacks the
 //! one, and puts the others into an initrd with the program that loads them.
 //!
 //! Sources: `Documentation/arch/x86/boot.rst` and

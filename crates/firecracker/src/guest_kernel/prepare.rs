@@ -96,7 +96,7 @@ fn prepare_with(
     Ok(guest)
 }
 
-/// Removes what [`prepare`] has made below `folder`, but for the files with this digest, and what an
+/// Removes what [`prepare()`] has made below `folder`, but for the files with this digest, and what an
 /// interrupted call has left. Does nothing while another process prepares a kernel there.
 ///
 /// # Errors

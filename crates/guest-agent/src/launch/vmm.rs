@@ -3,12 +3,12 @@
 //! It clones that process as a child of the *server*, writes its pid to disk, and only then lets it
 //! execute the program, as the launcher does with the first process of a box.
 
-use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
 
 use guest_protocol::{SoftLimits, Vmm};
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Signal, kill_process, setsid, umask};
 use rustix::thread::set_no_new_privs;
@@ -63,9 +63,9 @@ fn become_program(vmm: &Vmm, control: &OwnedFd, channel: &OwnedFd) -> ! {
     // Without "go" the machine is not made.
     if wait_for_go(channel.as_fd()).is_ok() {
         let refused = match prepare(vmm) {
-            Ok((program, argv)) => Refused {
-                step: format!("execute {}", vmm.argv.first().map(String::as_str).unwrap_or_default()),
-                errno: syscall::execute(program, &argv, &[]),
+            Ok(mut command) => Refused {
+                step: format!("execute {}", command.get_program().to_string_lossy()),
+                errno: Errno::from_io_error(&command.exec()).unwrap_or(Errno::IO),
             },
             Err(refused) => refused,
         };
@@ -74,26 +74,22 @@ fn become_program(vmm: &Vmm, control: &OwnedFd, channel: &OwnedFd) -> ! {
     std::process::exit(1)
 }
 
-fn prepare(vmm: &Vmm) -> Result<(OwnedFd, Vec<CString>), Refused> {
+fn prepare(vmm: &Vmm) -> Result<Command, Refused> {
     syscall::reset_signals();
     // Signals of the server's terminal must not reach its machines.
     setsid().at("start a session")?;
     umask(Mode::from_raw_mode(0o077));
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let console = openat(CWD, vmm.console.as_str(), flags, Mode::empty()).at("open the console")?;
+    let console = rustix::fs::open(vmm.console.as_str(), flags, Mode::empty()).at("open the console")?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).at("open /dev/null")?;
-    let argv = vmm.argv.iter().map(|argument| CString::new(argument.as_str())).collect::<Result<Vec<_>, _>>();
-    let argv = argv.map_err(|_| Errno::INVAL).at("order the program")?;
-    let program = argv.first().ok_or(Errno::INVAL).at("order the program")?;
-    // Without O_PATH a script could be meant, whose interpreter needs a name that is still open.
-    let program = openat(CWD, program.as_c_str(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-    let program = program.at(&format!("open {}", vmm.argv[0]))?;
-    rustix::process::chdir(vmm.workdir.as_str()).at("enter the folder of the machine")?;
+    let (program, arguments) = vmm.argv.split_first().ok_or(Errno::INVAL).at("order the program")?;
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().current_dir(&vmm.workdir);
     limit_resources(&SoftLimits::default())?;
     set_no_new_privs(true).at("give up new privileges")?;
     syscall::close_at_exec_from(3).at("hand over descriptors")?;
     for (descriptor, number) in [(&null, 0), (&console, 1), (&console, 2)] {
         syscall::duplicate_to(descriptor, number).at("hand over descriptors")?;
     }
-    Ok((program, argv))
+    Ok(command)
 }

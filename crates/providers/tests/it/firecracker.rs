@@ -1,4 +1,7 @@
-//! Tests of the provider `firecracker`, with a real Firecracker where one is named.
+//! Tests of the provider `firecracker`: with one that makes no machines, and with a real one where it is
+//! named.
 
+mod fake;
 mod harness;
+mod lifecycle;
 mod suite;

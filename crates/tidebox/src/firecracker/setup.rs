@@ -36,7 +36,7 @@ pub struct SetupArgs {
     /// that has its modules in /lib/modules: a bzImage, or an uncompressed ELF kernel
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
-    /// Folder of the kernel's modules, instead of providers.firecracker.modules and /lib/modules/<release>; an ELF
+    /// Folder of the kernel's modules, instead of providers.firecracker.modules and /lib/modules/RELEASE; an ELF
     /// kernel needs none if it has all built in
     #[arg(long, value_name = "FOLDER")]
     modules: Option<PathBuf>,

@@ -1,0 +1,133 @@
+#!/usr/bin/python3
+# A Firecracker without machines. It answers on its API in the words of the real one, and connects the
+# ports of the vsock: the first to itself, the second to AGENT, the socket of an agent that the test serves.
+import json, os, socket, sys, threading
+
+AGENT, FAULT = "@AGENT@", "@FAULT@"
+BOOT_PORT, AGENT_PORT = 1, 2
+AFTER_START = "The requested operation is not supported after starting the microVM."
+
+if "--version" in sys.argv:
+    print("Firecracker v1.16.1")
+    sys.exit(0)
+if "--no-api" in sys.argv:
+    # The words of the guest of some bytes.
+    print("ABC", end="")
+    sys.exit(0)
+
+api_path = sys.argv[sys.argv.index("--api-sock") + 1]
+lock, state = threading.Lock(), {"phase": "Not started", "drives": {}, "vsock": None, "kernel": None, "box": False}
+
+
+def change(method, path, body):
+    """Changes the machine; raises the reason of a refusal."""
+    parts = path.strip("/").split("/")
+    running = state["phase"] != "Not started"
+    if method == "PATCH" and parts == ["vm"]:
+        if not running:
+            raise ValueError("The requested operation is not supported before starting the microVM.")
+        state["phase"] = {"Paused": "Paused", "Resumed": "Running"}[body["state"]]
+    elif running:
+        raise ValueError(AFTER_START)
+    elif parts == ["machine-config"]:
+        if not 1 <= body["vcpu_count"] <= 32:
+            raise ValueError("Machine config error: The number of vCPUs must be greater than 0, less than 32.")
+    elif parts == ["boot-source"]:
+        for key in ("kernel_image_path", "initrd_path"):
+            open(body[key], "rb").close()
+        if not body["boot_args"].endswith(" -- machine"):
+            raise ValueError("Boot source error: no first process")
+        state["kernel"] = body
+    elif parts[0] == "drives" and body["drive_id"] == parts[1]:
+        os.close(os.open(body["path_on_host"], os.O_RDONLY if body["is_read_only"] else os.O_RDWR))
+        state["drives"][parts[1]] = body["is_read_only"]
+    elif parts == ["vsock"]:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(body["uds_path"])
+        listener.listen(64)
+        state["vsock"] = listener
+    elif parts == ["entropy"]:
+        pass
+    elif parts == ["actions"] and body["action_type"] == "InstanceStart":
+        if FAULT == "start":
+            raise ValueError("Cannot build the microVM: no memory")
+        if list(state["drives"].values()) != [True, False] or not state["kernel"]:
+            raise ValueError("Cannot build the microVM: not whole")
+        state["phase"] = "Running"
+        if FAULT == "boot":
+            print("[    0.1] Kernel panic - not syncing: nothing to run", flush=True)
+            os._exit(1)
+        threading.Thread(target=accept, args=(state["vsock"], guest), daemon=True).start()
+    else:
+        raise ValueError(f"Invalid request method and/or path: {method} {path}.")
+
+
+def answer(connection):
+    """Answers the requests of one connection to the API."""
+    stream = connection.makefile("rwb")
+    while line := stream.readline():
+        method, path, _ = line.decode().split(" ")
+        length = 0
+        while (header := stream.readline().strip()) != b"":
+            if header.lower().startswith(b"content-length:"):
+                length = int(header.split(b":")[1])
+        body = stream.read(length)
+        try:
+            with lock:
+                change(method, path, json.loads(body or b"{}"))
+            stream.write(b"HTTP/1.1 204 \r\nServer: Firecracker API\r\nConnection: keep-alive\r\n\r\n")
+        except Exception as reason:
+            fault = json.dumps({"fault_message": str(reason)}).encode()
+            head = f"HTTP/1.1 400 \r\nContent-Type: application/json\r\nContent-Length: {len(fault)}\r\n\r\n"
+            stream.write(head.encode() + fault)
+        stream.flush()
+
+
+def guest(connection):
+    """Connects a port of the vsock."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte:
+            return
+        line += byte
+    port = int(line.split()[1])
+    if state["phase"] == "Paused":
+        threading.Event().wait()
+    if port == BOOT_PORT and not state["box"]:
+        connection.sendall(b"OK 1073741824\n")
+        machine = json.loads(connection.makefile("rb").readline())
+        assert len(machine["entropy"]) == 128 and machine["pids"] > 0 and machine["disk_bytes"] > 0
+        if FAULT == "settle":
+            connection.sendall(b'{"failed":{"step":"mount an overlay","errno":19}}\n')
+        else:
+            state["box"] = True
+            connection.sendall(b'"ready"\n')
+    elif port == AGENT_PORT and state["box"]:
+        connection.sendall(b"OK 1073741825\n")
+        agent = socket.socket(socket.AF_UNIX)
+        agent.connect(AGENT)
+        threading.Thread(target=copy, args=(agent, connection), daemon=True).start()
+        copy(connection, agent)
+    connection.close()
+
+
+def copy(source, target):
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+
+
+def accept(listener, serve):
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+
+api = socket.socket(socket.AF_UNIX)
+api.bind(api_path)
+api.listen(16)
+accept(api, answer)

@@ -1,0 +1,127 @@
+//! A provider whose Firecracker makes no machines.
+
+use std::convert::Infallible;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fixtures::suite::SCRATCH;
+use guest_protocol::VERSION;
+use http::Response;
+use http_body_util::Full;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use providers::Spec;
+use providers::firecracker::{DriveRate, Firecracker, FirecrackerConfig};
+use tokio::net::UnixListener;
+use tokio::task::JoinSet;
+
+use crate::image_store::{open_images, put};
+use crate::test_box::{new_store, spec_of};
+
+/// Provider in a temporary folder, and the agent of all its boxes.
+pub(crate) struct FakeProvider {
+    pub(crate) firecracker: Firecracker,
+    pub(crate) config: FirecrackerConfig,
+    pub(crate) folder: tempfile::TempDir,
+    _agent: JoinSet<()>,
+}
+
+impl FakeProvider {
+    /// Returns `None`, with a word about it, where the provider would not even try.
+    pub(crate) async fn new() -> Option<FakeProvider> {
+        if File::options().read(true).write(true).open("/dev/kvm").is_err() {
+            fixtures::skip("kvm", "/dev/kvm cannot be opened here");
+            return None;
+        }
+        fixtures::found("mke2fs", &["/usr/sbin/mke2fs".into(), "/sbin/mke2fs".into()])?;
+        let python = PathBuf::from("/usr/bin/python3");
+        if !python.exists() {
+            fixtures::skip("python3", "there is no /usr/bin/python3");
+            return None;
+        }
+        let image = fixtures::suite::scratch()?;
+        let folder = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
+        put(&folder.path().join("images"), &[(SCRATCH, image)]);
+        let agent = serve(&folder.path().join("agent.sock"));
+        let kernel = folder.path().join("vmlinux");
+        std::fs::write(&kernel, kernel_file()).unwrap();
+        write_fake(folder.path(), "");
+        let config = FirecrackerConfig {
+            binary: folder.path().join("firecracker-fake"),
+            kernel: Some(kernel),
+            modules: None,
+            jailed: Some(false),
+            jailer: "jailer".into(),
+            boot_timeout: Duration::from_secs(60),
+            drive_rate: DriveRate::default(),
+            data_dir: folder.path().to_owned(),
+            store_id: new_store(),
+            cgroup_parent: None,
+            subids: None,
+            images: Some(open_images(folder.path())),
+        };
+        let firecracker = Firecracker::open(config.clone()).await.unwrap();
+        Some(FakeProvider { firecracker, config, folder, _agent: agent })
+    }
+
+    /// Has the machines of later boxes fail in this way: `start`, `boot` or `settle`; none if empty.
+    pub(crate) fn fail(&self, fault: &str) {
+        write_fake(self.folder.path(), fault);
+    }
+
+    /// Opens the provider as a later server does.
+    pub(crate) async fn reopen(&self) -> Firecracker {
+        Firecracker::open(self.config.clone()).await.unwrap()
+    }
+
+    pub(crate) fn boxes(&self) -> PathBuf {
+        self.folder.path().join("firecracker").join("boxes")
+    }
+}
+
+pub(crate) fn spec() -> Spec {
+    spec_of(SCRATCH)
+}
+
+/// Puts the program in place, whole: machines may be starting.
+fn write_fake(folder: &Path, fault: &str) {
+    let agent = folder.join("agent.sock").display().to_string();
+    let text = include_str!("fake.py").replace("@AGENT@", &agent).replace("@FAULT@", fault);
+    let body = text.strip_prefix("#!/usr/bin/python3\n").unwrap();
+    let (source, new) = (folder.join("fake.py"), folder.join("firecracker-fake.new"));
+    std::fs::write(&source, body).unwrap();
+    fixtures::write_script(&new, &format!("exec /usr/bin/python3 {} \"$@\"", source.display()));
+    std::fs::rename(new, folder.join("firecracker-fake")).unwrap();
+}
+
+/// Returns a file that passes for a kernel.
+fn kernel_file() -> Vec<u8> {
+    let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+    file.resize(64, 0);
+    (file[16], file[18], file[56]) = (2, 62, 1);
+    file.extend_from_slice(b"Linux version 6.1.0-fake (a@b)");
+    file
+}
+
+/// Serves agents that only say hello.
+fn serve(socket: &Path) -> JoinSet<()> {
+    let listener = UnixListener::bind(socket).unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            connections.spawn(async move {
+                let hello = service_fn(|_| async {
+                    let hello = format!(r#"{{"protocol":{VERSION},"version":"test"}}"#);
+                    Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(hello))))
+                });
+                let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                let _ = builder.serve_connection(TokioIo::new(stream), hello).await;
+            });
+        }
+    });
+    tasks
+}

@@ -1,0 +1,117 @@
+//! The life of a machine, with a Firecracker that makes none.
+
+use providers::{Chain, Error, Pauses, Provider};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+use super::fake::{FakeProvider, spec};
+use crate::test_box::{eventually, new_id};
+
+fn pid(provider: &FakeProvider, id: &providers::SandboxId) -> Pid {
+    let text = std::fs::read_to_string(provider.boxes().join(id.as_str()).join("pid")).unwrap();
+    Pid::from_raw(text.split_whitespace().next().unwrap().parse().unwrap()).unwrap()
+}
+
+/// Asserts that nothing of any box is left.
+async fn is_empty(provider: &FakeProvider) {
+    provider.firecracker.idle().await;
+    assert_eq!(provider.firecracker.inventory().await.unwrap(), []);
+    assert_eq!(std::fs::read_dir(provider.boxes()).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_is_started_found_by_a_later_server_and_removed_whole() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    assert_eq!(provider.firecracker.health().await.error, None);
+    let facts = provider.firecracker.facts();
+    assert_eq!((facts.runtime.as_str(), facts.network_mode.as_str()), ("firecracker 1.16.1", "loopback"));
+    let id = new_id();
+    provider.firecracker.start(&id, &spec()).await.unwrap();
+    provider.firecracker.guest(&id).await.unwrap();
+    let process = pid(&provider, &id);
+    let disk = provider.firecracker.disk_usage(&id).await.unwrap();
+    assert!(disk.bytes < 8 << 20, "the files that all boxes share are not its own: {disk:?}");
+
+    let later = provider.reopen().await;
+    let found = later.inventory().await.unwrap();
+    assert!(found.len() == 1 && found[0].id == id && found[0].alive, "{found:?}");
+    later.guest(&id).await.unwrap();
+    later.start(&id, &spec()).await.unwrap();
+    assert_eq!(pid(&provider, &id), process, "it was started once");
+    later.stop(&id).await.unwrap();
+    later.idle().await;
+    eventually("its process ends", async || test_kill_process(process).is_err()).await;
+    assert!(matches!(provider.firecracker.guest(&id).await, Err(Error::Gone)));
+    provider.firecracker.stop(&id).await.unwrap();
+    is_empty(&provider).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_fails_at_any_step_leaves_nothing_and_the_log_has_the_reason() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    for (fault, reason) in [
+        ("start", "Cannot build the microVM: no memory"),
+        ("boot", "Kernel panic - not syncing: nothing to run"),
+        ("settle", "cannot mount an overlay: No such device"),
+    ] {
+        provider.fail(fault);
+        let failed = provider.firecracker.start(&new_id(), &spec()).await.unwrap_err();
+        let text = Chain(&failed).to_string();
+        assert!(matches!(failed, Error::Failed { .. }) && text.contains(reason), "{fault}: {text}");
+        is_empty(&provider).await;
+    }
+    provider.fail("");
+    let id = new_id();
+    provider.firecracker.start(&id, &spec()).await.unwrap();
+    provider.firecracker.stop(&id).await.unwrap();
+    is_empty(&provider).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_was_killed_is_not_alive_and_is_removed() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    let id = new_id();
+    provider.firecracker.start(&id, &spec()).await.unwrap();
+    kill_process(pid(&provider, &id), Signal::KILL).unwrap();
+    let is_dead = async || provider.firecracker.inventory().await.unwrap().iter().all(|found| !found.alive);
+    eventually("it is not alive", is_dead).await;
+    assert!(matches!(provider.firecracker.guest(&id).await, Err(Error::Gone)));
+    provider.firecracker.stop(&id).await.unwrap();
+    is_empty(&provider).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_machine_is_known_by_a_later_server_and_goes_on() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    let id = new_id();
+    provider.firecracker.start(&id, &spec()).await.unwrap();
+    let pauses: &dyn Pauses = provider.firecracker.pauses().unwrap();
+    for _ in 0..2 {
+        pauses.pause(&id).await.unwrap();
+        assert_eq!(pauses.paused().await.unwrap(), std::slice::from_ref(&id));
+    }
+    let later = provider.reopen().await;
+    let pauses = later.pauses().unwrap();
+    assert_eq!(pauses.paused().await.unwrap(), std::slice::from_ref(&id));
+    pauses.resume(&id).await.unwrap();
+    assert_eq!(pauses.paused().await.unwrap(), []);
+    later.guest(&id).await.unwrap();
+    pauses.pause(&id).await.unwrap();
+    later.stop(&id).await.unwrap();
+    later.idle().await;
+    assert!(matches!(pauses.resume(&id).await, Err(Error::Gone)));
+    provider.firecracker.stop(&id).await.unwrap();
+    is_empty(&provider).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_machine_can_be_is_refused_by_name() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    let refused = |change: fn(&mut providers::Spec)| {
+        let mut spec = spec();
+        change(&mut spec);
+        provider.firecracker.check(&spec).unwrap_err().to_string()
+    };
+    assert!(refused(|spec| spec.image = "host".to_owned()).contains("native and proot have it"));
+    assert!(refused(|spec| spec.resources.memory_mb = 32).contains("memory_mb is 32"));
+    assert!(refused(|spec| spec.resources.vcpus = 33).contains("vcpus is 33"));
+}
