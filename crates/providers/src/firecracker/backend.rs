@@ -40,8 +40,9 @@ use crate::{Error, Facts, Result, Spec};
 const OWN_MEMORY_MB: u32 = 64;
 /// Threads of the process besides those of the guest's processors.
 const OWN_THREADS: u32 = 16;
-/// Least memory of a machine: a kernel with its first files does not boot with less.
-const MEMORY_MB_MIN: u32 = 64;
+/// Least memory of a machine, that of a probe: the kernels of distributions, with their first files, take
+/// half of it to boot.
+const MEMORY_MB_MIN: u32 = host::PROBE_MEMORY_MB;
 /// Most processors of a machine.
 const VCPUS_MAX: u32 = 32;
 /// Most mebibytes of `/dev/shm`, as in container engines; less if the box has little memory.

@@ -17,7 +17,7 @@ use crate::{Chain, Error, Facts, Isolation, LimitKind};
 /// Device by which machines use the processor's virtualization.
 const KVM: &str = "/dev/kvm";
 /// Memory of the machine of a probe: enough for any usual kernel to boot.
-const PROBE_MEMORY_MB: u32 = 128;
+pub(super) const PROBE_MEMORY_MB: u32 = 128;
 
 const UNJAILED: &str = "Machines run without the jailer: a fault of Firecracker that a guest uses leads to the server's own user. Run the server as root, and set providers.firecracker.jailer.enabled to true or leave it out.";
 

@@ -50,7 +50,7 @@ pub(super) fn stir(machine: &Machine) -> Result<(), Refused> {
 /// Returns the bytes of hexadecimal digits.
 fn bytes(digits: &str) -> Option<[u8; MACHINE_ENTROPY_BYTES]> {
     let mut bytes = [0; MACHINE_ENTROPY_BYTES];
-    if digits.len() != 2 * bytes.len() || !digits.is_ascii() {
+    if digits.len() != 2 * bytes.len() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
     }
     for (at, byte) in bytes.iter_mut().enumerate() {
