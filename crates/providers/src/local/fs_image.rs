@@ -32,7 +32,8 @@ pub(crate) async fn make_ext4(path: &Path, size_mb: u32, files: Option<(&Path, u
         }
         Some(_) | None => Command::new(MKE2FS),
     };
-    command.args(["-q", "-F", "-t", "ext4", "-m", "0", "-O", "^has_journal"]);
+    // Room for a larger size takes megabytes, and none ever gets one.
+    command.args(["-q", "-F", "-t", "ext4", "-m", "0", "-O", "^has_journal,^resize_inode"]);
     command.args(["-E", "lazy_itable_init=1,nodiscard"]);
     if let Some((root, entries)) = files {
         command.arg("-N").arg((entries + MORE_INODES).to_string()).arg("-d").arg(root);
