@@ -139,12 +139,6 @@ impl Mock {
         }
     }
 
-    /// Returns the deadline that a box was last given after its start.
-    #[must_use]
-    pub fn deadline(&self, id: &SandboxId) -> Option<Duration> {
-        *self.find(id)?.deadline()
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
@@ -306,9 +300,5 @@ impl Provider for Mock {
             Some(found) if !found.dead().is_cancelled() => Ok(Arc::new(MockGuest::new(found))),
             _ => Err(Error::Gone),
         }
-    }
-
-    fn runs(&self, id: &SandboxId) -> Option<bool> {
-        Some(self.find(id).is_some_and(|found| !found.dead().is_cancelled()))
     }
 }
