@@ -52,7 +52,7 @@ pub struct Report {
     pub skipped: Vec<(&'static str, String)>,
     /// Cases that failed, each with what was observed.
     pub failed: Vec<(&'static str, String)>,
-    /// What the provider keeps of a box.
+    /// Parts of a box that the provider keeps.
     pub kept: Kept,
 }
 

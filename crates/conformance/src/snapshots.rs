@@ -6,14 +6,14 @@ use providers::{Error, SandboxId, SnapshotId, Spec};
 use super::case::{Case, case};
 use super::subject::{Inside, Need, Subject, noise, sh, soon};
 
-/// What a provider was seen to keep of a box.
+/// Parts of a box that a provider was seen to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Kept {
     /// Its files.
     pub files: bool,
     /// Its memory and its processes too.
     pub memory: bool,
-    /// What another box can be made of.
+    /// True if another box can be made of them.
     pub forks: bool,
 }
 

@@ -206,7 +206,7 @@ fn nothing_is_pruned_while_something_is_made() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What was changed anywhere is either refused, or makes a kernel that is one.
+    /// A kernel that was changed anywhere is either refused, or makes a kernel that is one.
     #[test]
     fn a_changed_or_shortened_image_never_makes_something_else(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
