@@ -53,7 +53,9 @@ fn a_provider_that_this_version_lacks_may_be_off_and_not_on() {
 
 #[test]
 fn firecracker_is_the_default_only_where_it_is_offered() {
-    check("providers: {default: firecracker, firecracker: {kernel: /boot/vmlinuz}}", &[]);
+    let kernel = tempfile::NamedTempFile::new().unwrap();
+    let kernel = kernel.path().display();
+    check(&format!("providers: {{default: firecracker, firecracker: {{kernel: {kernel}}}}}"), &[]);
     check("providers: {default: firecracker, firecracker: {enabled: true}}", &[]);
     check(
         "providers: {default: firecracker}",
