@@ -161,6 +161,7 @@ async fn inventory(subject: Subject) {
     }
     let found = subject.provider().inventory().await.unwrap();
     assert!(found.iter().all(|found| found.alive));
+    assert!(expected.iter().all(|id| subject.provider().runs(id) != Some(false)));
     let mut found: Vec<_> = found.into_iter().map(|found| found.id).collect();
     found.sort();
     expected.sort();
@@ -180,8 +181,10 @@ async fn not_alive(subject: Subject) {
     })
     .await;
     assert!(matches!(provider.guest(id).await, Err(Error::Gone)));
+    assert_ne!(provider.runs(id), Some(true));
     provider.stop(id).await.unwrap();
     assert_eq!(provider.inventory().await.unwrap(), []);
+    assert_ne!(provider.runs(id), Some(true));
 }
 
 async fn dial_again(subject: Subject) {

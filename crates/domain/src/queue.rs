@@ -139,10 +139,24 @@ impl<T, K: Clone + Eq + Hash, R> Queue<T, K, R> {
         self.waiting.get(&ticket).map(|waiting| (ticket, &waiting.item))
     }
 
+    /// Returns the next waiter to try and those right behind it, up to one that is held.
+    pub fn row(&self) -> impl Iterator<Item = (Ticket, &T)> {
+        let first = self.firsts.first().copied();
+        let behind = first.into_iter().flat_map(|first| self.waiting.range(first..));
+        let is_free = |ticket: &Ticket| self.why_held(*ticket).is_none();
+        behind.take_while(move |(ticket, _)| is_free(ticket)).map(|(ticket, waiting)| (*ticket, &waiting.item))
+    }
+
     /// Returns the waiter with the lowest ticket, held or not.
     #[must_use]
     pub fn oldest(&self) -> Option<(Ticket, &T)> {
         self.waiting.first_key_value().map(|(ticket, waiting)| (*ticket, &waiting.item))
+    }
+
+    /// Returns the waiter with `ticket`, if it still waits.
+    #[must_use]
+    pub fn get(&self, ticket: Ticket) -> Option<&T> {
+        self.waiting.get(&ticket).map(|waiting| &waiting.item)
     }
 
     /// Returns the waiter with `ticket`, if it still waits.
@@ -423,6 +437,10 @@ mod test {
                 let is_held = |who: &u8, kind: &u8| owners.contains(who) || kinds.contains(kind);
                 let expected = list.iter().find(|(_, who, kind)| !is_held(who, kind)).map(|(ticket, ..)| *ticket);
                 prop_assert_eq!(queue.first().map(|(ticket, _)| ticket), expected);
+                let behind = list.iter().skip_while(|(ticket, ..)| Some(*ticket) != expected);
+                let row: Vec<Ticket> =
+                    behind.take_while(|(_, who, kind)| !is_held(who, kind)).map(|(ticket, ..)| *ticket).collect();
+                prop_assert_eq!(queue.row().map(|(ticket, _)| ticket).collect::<Vec<_>>(), row);
                 prop_assert_eq!(queue.len(), list.len());
                 for (ticket, who, kind) in &list {
                     prop_assert_eq!(queue.why_held(*ticket).is_some(), is_held(who, kind));

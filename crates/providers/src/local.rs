@@ -370,6 +370,10 @@ impl<B: Backend> Provider for Local<B> {
         self.inner.guest(&self.inner.boxes.entry(id), &folder).await
     }
 
+    fn runs(&self, id: &SandboxId) -> Option<bool> {
+        self.inner.boxes.known(id)?.runs()
+    }
+
     fn slots(&self) -> Option<&dyn Slots> {
         self.inner.backend.has_slots(self.inner.can()).then_some(self)
     }

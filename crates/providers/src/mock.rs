@@ -41,6 +41,7 @@ mod snapshots;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{SandboxId, SnapshotId, Timestamp};
@@ -137,6 +138,12 @@ impl Mock {
         if let Some(found) = self.find(id).or_else(slot) {
             found.kill();
         }
+    }
+
+    /// Returns the deadline that a box was last given after its start.
+    #[must_use]
+    pub fn deadline(&self, id: &SandboxId) -> Option<Duration> {
+        *self.find(id)?.deadline()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -300,5 +307,9 @@ impl Provider for Mock {
             Some(found) if !found.dead().is_cancelled() => Ok(Arc::new(MockGuest::new(found))),
             _ => Err(Error::Gone),
         }
+    }
+
+    fn runs(&self, id: &SandboxId) -> Option<bool> {
+        Some(self.find(id).is_some_and(|found| !found.dead().is_cancelled()))
     }
 }

@@ -183,6 +183,15 @@ pub trait Provider: fmt::Debug + Send + Sync {
     /// - Works on boxes that an earlier process started, if they outlive it.
     async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>>;
 
+    /// Returns whether a box runs, by a look that asks neither the box nor a service; `None` where that
+    /// cannot tell.
+    ///
+    /// - A box whose first process has ended does not run, also before its end was noticed.
+    fn runs(&self, id: &SandboxId) -> Option<bool> {
+        let _ = id;
+        None
+    }
+
     /// Returns the service behind the provider, or `None` if the provider makes the boxes itself.
     fn backend(&self) -> Option<Backend> {
         None

@@ -5,13 +5,15 @@
 //! once if there is room. One that is alone asks by itself: to wake the task takes longer than to
 //! ask. Nothing is kept across a restart: the connections of waiting clients are gone then.
 
+mod queue_stats;
+
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use domain::{Denial, NoPlace, OwnerId, Places, Queue, Room, SandboxId, Ticket, Timestamp};
+use domain::{Denial, NoPlace, OwnerId, Places, Queue, Room, SandboxId, Ticket, Timestamp, WorkerId};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
@@ -21,6 +23,12 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{self, Clock};
 use crate::events::{EventType, Events};
 use crate::store::{self, Admitted, NewSandbox, Sandbox, Store};
+
+pub use queue_stats::QueueStats;
+
+/// Maximum number of spawns that one transaction admits: more make it no cheaper for each, and all wait for
+/// the last.
+const TOGETHER_MAX: usize = 16;
 
 /// Rules for spawns that find no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,25 +74,6 @@ pub enum Refused {
     Store(store::Error),
     /// The server is shutting down.
     Closed,
-}
-
-/// Statistics of the queue since the start of the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct QueueStats {
-    /// Number of spawns that wait now.
-    pub depth: u64,
-    /// Number of spawns that had to wait. `queued = dequeued + timed_out + left + depth`.
-    pub queued: u64,
-    /// Number of these that were admitted.
-    pub dequeued: u64,
-    /// Number of these that timed out.
-    pub timed_out: u64,
-    /// Number of these that ended otherwise: the caller disconnected, or an error occurred.
-    pub left: u64,
-    /// Total wait of the admitted spawns.
-    pub wait_total: Duration,
-    /// Longest wait of an admitted spawn.
-    pub wait_max: Duration,
 }
 
 /// An admitted sandbox.
@@ -302,11 +291,16 @@ impl Admission {
     }
 }
 
+/// Sets the times of a sandbox that is asked for at `now`.
+fn date(sandbox: &mut Sandbox, now: Timestamp, ttl: Duration) {
+    sandbox.created_at = now;
+    sandbox.expires_at = clock::after(now, ttl);
+}
+
 /// Asks the store for a sandbox whose times count from `now`.
 async fn ask(store: &dyn Store, new: &NewSandbox, now: Timestamp, ttl: Duration) -> Result<Granted, Refused> {
     let mut new = new.clone();
-    new.sandbox.created_at = now;
-    new.sandbox.expires_at = clock::after(now, ttl);
+    date(&mut new.sandbox, now, ttl);
     let began = Instant::now();
     match store.admit(&new).await {
         Ok(Admitted::Yes(worker)) => {
@@ -438,11 +432,20 @@ impl Task {
     async fn serve(&mut self) {
         let turn = Arc::clone(&self.turn);
         let _turn = turn.lock().await;
+        // Waiters up to this one were asked for together.
+        let mut asked = None;
         while let Some((ticket, asking)) = self.queue.first() {
             if asking.answer.is_closed() {
                 self.leave(ticket, |stats| stats.left += 1);
                 continue;
             }
+            if asked.is_none_or(|asked| ticket > asked)
+                && let Some(last) = self.serve_together().await
+            {
+                asked = Some(last);
+                continue;
+            }
+            let Some(asking) = self.queue.get(ticket) else { continue };
             match ask(self.store.as_ref(), &asking.new, self.clock.now(), asking.ttl).await {
                 Ok(granted) => self.admitted(ticket, granted),
                 Err(Refused::Denied(denial, room)) => {
@@ -453,6 +456,35 @@ impl Task {
                 Err(refused) => self.refuse(ticket, refused),
             }
         }
+    }
+
+    /// Asks the store for the next spawns together, if there are several. Returns the last of them; those that
+    /// were not admitted are still in the queue.
+    async fn serve_together(&mut self) -> Option<Ticket> {
+        let row = self.queue.row().take(TOGETHER_MAX).filter(|(_, asking)| !asking.answer.is_closed());
+        let tickets: Vec<Ticket> = row.map(|(ticket, _)| ticket).collect();
+        if tickets.len() < 2 {
+            return None;
+        }
+        let now = self.clock.now();
+        for ticket in &tickets {
+            if let Some(Asking { new, ttl, .. }) = self.queue.get_mut(*ticket) {
+                date(&mut new.sandbox, now, *ttl);
+            }
+        }
+        let new: Vec<&NewSandbox> = tickets.iter().filter_map(|ticket| Some(&self.queue.get(*ticket)?.new)).collect();
+        let began = Instant::now();
+        // After a fault each is asked for by itself.
+        let stored = self.store.admit_together(&new).await.unwrap_or_default();
+        let took = began.elapsed();
+        for (ticket, _) in tickets.iter().zip(stored).filter(|(_, is_stored)| *is_stored) {
+            if let Some(asking) = self.queue.get(*ticket) {
+                let mut sandbox = asking.new.sandbox.clone();
+                sandbox.worker = WorkerId::local().to_string();
+                self.admitted(*ticket, Granted { sandbox, stored: took });
+            }
+        }
+        tickets.last().copied()
     }
 
     fn admitted(&mut self, ticket: Ticket, granted: Granted) {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use domain::SandboxId;
@@ -27,6 +28,8 @@ pub(super) struct Boxed {
     stops: AtomicU32,
     execs: AtomicU32,
     snapshots: AtomicU32,
+    /// Deadline that it was last given.
+    deadline: Mutex<Option<Duration>>,
     dead: CancellationToken,
     tasks: TaskTracker,
     /// Slots; `None` for a box that was not made to hold any.
@@ -56,6 +59,7 @@ impl Boxed {
             stops: AtomicU32::new(0),
             execs: AtomicU32::new(0),
             snapshots: AtomicU32::new(0),
+            deadline: Mutex::default(),
             dead: CancellationToken::new(),
             tasks,
             slots: None,
@@ -80,6 +84,11 @@ impl Boxed {
     /// Returns a token that is cancelled when the box has ended.
     pub(super) fn dead(&self) -> &CancellationToken {
         &self.dead
+    }
+
+    /// Returns the deadline that it was last given, from then.
+    pub(super) fn deadline(&self) -> MutexGuard<'_, Option<Duration>> {
+        self.deadline.lock()
     }
 
     /// Ends the box with everything that runs in it.

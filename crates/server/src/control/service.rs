@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::announced::Announced;
 use super::error::{Error, Resource, Result};
 use super::in_use::{InUse, Turns};
+use super::late_deadlines::LateDeadlines;
 use super::looks::Looks;
 use super::policy::Policy;
 use super::snapshots_in_hand::SnapshotsInHand;
@@ -69,10 +70,12 @@ pub struct Control {
     pub(super) looks: Looks,
     /// Requests that use sandboxes.
     pub(super) in_use: InUse,
-    /// Turns to pause and resume sandboxes.
+    /// Turns to pause and resume sandboxes, and to set deadlines late.
     pub(super) turns: Turns,
     /// Boxes that are kept ready.
     pub(super) warm_pool: Arc<WarmPool>,
+    /// Deadlines that boxes of the warm pool get after their spawns.
+    pub(super) late_deadlines: LateDeadlines,
 }
 
 /// Parts that [`Control`] is made of.
@@ -123,6 +126,7 @@ impl Control {
             looks: Looks::default(),
             in_use: InUse::default(),
             turns: Turns::default(),
+            late_deadlines: LateDeadlines::default(),
         })
     }
 

@@ -24,7 +24,7 @@ use super::runtime::{LOCAL_WORKER, Offer};
 use super::service::Control;
 use super::templates::TEMPLATE_LABEL;
 use super::wait::{WAIT_MAX, WaitFor};
-use super::warm_pool::{WarmAnswer, WarmBox};
+use super::warm_pool::{WarmBox, WarmCheck};
 use crate::admission::{Granted, Refused};
 use crate::clock;
 use crate::events::EventType;
@@ -78,8 +78,8 @@ struct Order {
 struct Claim {
     /// Entry of the pool that the box was of.
     entry: usize,
-    /// The answer of the box, which may have died meanwhile.
-    answer: WarmAnswer,
+    /// Check of the box, which may have died meanwhile.
+    check: WarmCheck,
 }
 
 /// A validated request, before admission.
@@ -222,20 +222,18 @@ impl Control {
                 claimed.sandbox.state = State::Running;
             }
             let in_progress = InProgress::begin(self, warm.id());
-            let answer = self.wake_warm(&warm, ttl + ORPHAN_GRACE);
+            let check = self.check_warm(&warm, ttl + ORPHAN_GRACE);
             let admission = pin!(self.admission.admit(claimed, ttl));
-            let (granted, answer) = if warm.ready().is_paused {
-                // A refused spawn leaves it paused.
-                (admission.await, answer)
-            } else {
-                // At once: the two take the same time.
-                match select(admission, answer).await {
-                    Either::Left((granted, answer)) => (granted, answer),
-                    Either::Right((answered, admission)) => (admission.await, ready(answered).boxed()),
-                }
+            let (granted, check) = match check {
+                // At once: the two take the same time. A refused spawn leaves a paused box paused.
+                WarmCheck::Ask(answer) if !warm.ready().is_paused => match select(admission, answer).await {
+                    Either::Left((granted, answer)) => (granted, WarmCheck::Ask(answer)),
+                    Either::Right((answered, admission)) => (admission.await, WarmCheck::Ask(ready(answered).boxed())),
+                },
+                check @ (WarmCheck::Ask(_) | WarmCheck::Look(_)) => (admission.await, check),
             };
             match granted {
-                Ok(granted) => return Ok((in_progress, granted, Some(Claim { entry: warm.used(), answer }))),
+                Ok(granted) => return Ok((in_progress, granted, Some(Claim { entry: warm.used(), check }))),
                 Err(refused) => {
                     // After a fault of the store there may be a row.
                     if !matches!(refused, Refused::Store(_) | Refused::Closed) {
@@ -460,20 +458,28 @@ impl Control {
         prepare(&guest, commands, &limits, failed).await
     }
 
-    /// Returns the provider of a box that a sandbox was given, once the box has answered; `None` if there
-    /// is no such box, or none any more.
+    /// Returns the provider of a box that a sandbox was given, once the box was found to be there; `None` if
+    /// there is no such box, or none any more.
     async fn claimed(
-        &self,
+        self: &Arc<Self>,
         sandbox: &Sandbox,
         claim: Option<Claim>,
         phases: &mut Vec<Phase>,
     ) -> Result<Option<Arc<dyn Provider>>> {
-        let Some(Claim { entry, answer }) = claim else { return Ok(None) };
+        let Some(Claim { entry, check }) = claim else { return Ok(None) };
         let waited = Instant::now();
-        let answer = answer.await;
+        let provider = self.runtime_of(sandbox).await?;
+        let found = match check {
+            WarmCheck::Ask(answer) => answer.await,
+            WarmCheck::Look(late) if provider.runs(&sandbox.id) == Some(true) => {
+                self.set_deadline_later(&sandbox.id, late);
+                Ok(())
+            }
+            WarmCheck::Look(_) => Err(providers::Error::Gone),
+        };
         phases.push(Phase { name: "warm_box", took: waited.elapsed() });
-        match answer {
-            Ok(()) => self.runtime_of(sandbox).await.map(Some),
+        match found {
+            Ok(()) => Ok(Some(provider)),
             Err(error) => self.clear_dead_warm(sandbox, entry, &error).await.map(|()| None),
         }
     }

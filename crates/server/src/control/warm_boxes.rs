@@ -11,10 +11,11 @@ use providers::{Chain, Provider, Spec};
 use super::error::{Error, Result};
 use super::guests::runtime_error;
 use super::inventory::{REMOVAL_WAIT, within};
+use super::late_deadlines::LateDeadline;
 use super::policy::ORPHAN_GRACE;
 use super::service::Control;
 use super::spawn::{Plan, SpawnRequest};
-use super::warm_pool::{Kind, Ready, WarmAnswer, WarmBox, WarmFigures};
+use super::warm_pool::{Kind, Ready, WarmBox, WarmCheck, WarmFigures};
 use crate::store::Sandbox;
 
 /// Deadline of a box that is to be taken: one that does not answer by then is replaced.
@@ -67,18 +68,25 @@ impl Control {
         self.warm_pool.take(&plan.kind(self.policy.far_provider.as_deref())?)
     }
 
-    /// Returns the request whether a box of the pool is there, which also sets its deadline. It is no task of
-    /// its own, since to wake another processor takes longer than the box's answer.
-    pub(super) fn wake_warm(&self, warm: &WarmBox, lifetime: Duration) -> WarmAnswer {
-        let Ready { id, guest, is_paused, .. } = warm.ready().clone();
+    /// Returns how a box of the pool is found to be there, which also sets its deadline.
+    pub(super) fn check_warm(&self, warm: &WarmBox, lifetime: Duration) -> WarmCheck {
+        let Ready { id, guest, is_paused, is_untouched, ends: kept_until, .. } = warm.ready().clone();
         let provider = self.warm_pool.provider(&id);
+        let ends = Instant::now() + lifetime;
+        // What runs in it may keep the agent from its work. A deadline that is earlier than the sandbox's
+        // must not be the last one should the server crash.
+        let may_look = is_untouched && !is_paused && kept_until >= ends;
+        if may_look && provider.as_ref().is_some_and(|provider| provider.runs(&id).is_some()) {
+            return WarmCheck::Look(LateDeadline { guest, ends });
+        }
+        // It is no task of its own, since to wake another processor takes longer than the box's answer.
         let answer = async move {
             if is_paused && let Some(pauses) = provider.as_deref().and_then(Provider::pauses) {
                 pauses.resume(&id).await?;
             }
             guest.set_deadline(lifetime).await
         };
-        Box::pin(within(ANSWER_WAIT, answer))
+        WarmCheck::Ask(Box::pin(within(ANSWER_WAIT, answer)))
     }
 
     /// Removes what is left of a box of the pool that was dead when a sandbox got it.
@@ -184,17 +192,21 @@ impl Control {
         kind: &Kind,
         provider: Arc<dyn Provider>,
     ) -> Result<()> {
-        let Plan { new, spec, .. } = plan;
+        let Plan { new, spec, ttl, .. } = plan;
         let sandbox = new.sandbox;
         let id = sandbox.id.clone();
         self.warm_pool.enroll(&id, Arc::clone(&provider));
         let mut making = Making { control: Arc::clone(self), id: id.clone(), is_ready: false };
-        let spec = Spec { lifetime: self.warm_pool.wish(entry).max_age + ORPHAN_GRACE, ..spec };
+        // However old it is, a sandbox that lives as long as most ends before it.
+        let lifetime = self.warm_pool.wish(entry).max_age + ttl + ORPHAN_GRACE;
+        let spec = Spec { lifetime, ..spec };
         let failed = |error| runtime_error(&sandbox, error);
         provider.start(&id, &spec).await.map_err(failed)?;
         let guest = provider.guest(&id).await.map_err(failed)?;
         // What a claim will ask: the first answer of an agent takes several times as long as the next.
-        guest.set_deadline(spec.lifetime).await.map_err(failed)?;
+        let ends = Instant::now() + lifetime;
+        guest.set_deadline(lifetime).await.map_err(failed)?;
+        let is_untouched = kind.prepare.is_empty() && !kind.entrypoint;
         let mut is_paused = false;
         if !kind.prepare.is_empty() {
             // Secrets are those of an owner, whom it has not yet.
@@ -206,7 +218,8 @@ impl Control {
                 is_paused = true;
             }
         }
-        making.is_ready = self.warm_pool.put(entry, kind, Ready { id, guest, since: Instant::now(), is_paused });
+        let ready = Ready { id, guest, since: Instant::now(), is_paused, is_untouched, ends };
+        making.is_ready = self.warm_pool.put(entry, kind, ready);
         Ok(())
     }
 

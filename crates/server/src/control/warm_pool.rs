@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use providers::{Guest, Provider};
 use tokio::sync::Notify;
 
+use super::late_deadlines::LateDeadline;
 use super::policy::WarmEntry;
 
 /// Time after a box was taken in which another spawn may follow, which should have the processors.
@@ -40,10 +41,22 @@ pub(super) struct Ready {
     pub(super) since: Instant,
     /// True if its processes are stopped where they are.
     pub(super) is_paused: bool,
+    /// True if nothing but the agent has run in it.
+    pub(super) is_untouched: bool,
+    /// Time at which it ends itself.
+    pub(super) ends: Instant,
 }
 
 /// Answer of a box that was asked whether it is there.
 pub(super) type WarmAnswer = BoxFuture<'static, providers::Result<()>>;
+
+/// Way in which a box of the pool is found to be there.
+pub(super) enum WarmCheck {
+    /// It is asked, since only it can tell.
+    Ask(WarmAnswer),
+    /// Its first process is looked at, and it gets its deadline later.
+    Look(LateDeadline),
+}
 
 /// Boxes of an entry that are ready, and its figures.
 #[derive(Debug, Default)]
@@ -64,6 +77,14 @@ struct Shelf {
     replaced: u64,
     /// Reason why its boxes cannot be made now.
     error: Option<String>,
+}
+
+impl Shelf {
+    /// Returns the rest of [`QUIET`] after `now`.
+    fn rest(&self, now: Instant) -> Option<Duration> {
+        let since = now.saturating_duration_since(self.taken?);
+        QUIET.checked_sub(since).filter(|rest| !rest.is_zero())
+    }
 }
 
 #[derive(Debug)]
@@ -221,9 +242,13 @@ impl WarmPool {
     pub(super) fn rest(&self, entry: usize, now: Instant) -> Option<Duration> {
         let Entry { wish, shelf, .. } = &self.entries[entry];
         let shelf = shelf.lock();
-        let since = now.saturating_duration_since(shelf.taken?);
-        let rest = QUIET.checked_sub(since).filter(|rest| !rest.is_zero());
-        rest.filter(|_| shelf.ready.len() * 2 >= wish.count)
+        shelf.rest(now).filter(|_| shelf.ready.len() * 2 >= wish.count)
+    }
+
+    /// Returns for how long after `now` spawns that take boxes are likely to follow each other; `None` if no
+    /// other is likely.
+    pub(super) fn rest_of_all(&self, now: Instant) -> Option<Duration> {
+        self.entries.iter().filter_map(|entry| entry.shelf.lock().rest(now)).max()
     }
 
     /// Adds a box that is ready. Returns `false` if the entry wants another kind by now.
@@ -381,7 +406,8 @@ mod test {
             self.mock.start(&id(n), &spec).await.unwrap();
             let guest = self.mock.guest(&id(n)).await.unwrap();
             self.pool.enroll(&id(n), Arc::clone(&self.mock));
-            self.pool.put(0, &kind(image), Ready { id: id(n), guest, since, is_paused: false })
+            let ready = Ready { id: id(n), guest, since, is_paused: false, is_untouched: true, ends: since + HOUR };
+            self.pool.put(0, &kind(image), ready)
         }
 
         fn take(&self, kind: &Kind) -> Option<WarmBox> {

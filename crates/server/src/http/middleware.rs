@@ -1,5 +1,8 @@
 //! The middleware: what every request passes on its way to a handler. Each part reads the
-//! [`Policy`](super::policy::Policy) of the route.
+//! [`Policy`] of the route.
+//!
+//! The router wraps a route in two layers, not in one for each part: a layer copies all those inside it for
+//! every request.
 
 pub mod audit;
 pub mod auth;
@@ -10,10 +13,14 @@ pub mod request;
 pub mod users;
 
 use axum::Router;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use utoipa::openapi::OpenApi;
 
-use super::error;
+use self::query::WithoutQuery;
+use super::error::{self, ApiError, Refusal};
+use super::policy::Policy;
 use super::preview::{self, pages};
 use super::state::Api;
 
@@ -22,24 +29,50 @@ pub fn previews(api: &Api) -> Router {
     Router::new()
         .fallback(preview::forward)
         .with_state(api.clone())
-        .layer(from_fn_with_state(api.clone(), auth::pass))
-        .layer(from_fn_with_state(api.clone(), audit::pass))
-        .layer(from_fn_with_state(api.clone(), request::pass))
+        .layer(from_fn_with_state(api.clone(), before_the_route))
         .layer(from_fn(pages::pass))
 }
 
 /// Wraps the routes in the middleware, innermost first.
 pub fn around(routes: Router<Api>, description: &OpenApi, api: &Api) -> Router {
+    let without_query = WithoutQuery::of(description);
     routes
-        // Inside the next but one, which hides sandboxes of other users: those get no lease
-        // generation either.
-        .route_layer(from_fn_with_state(api.clone(), lease_fence::pass))
-        .route_layer(from_fn_with_state(api.clone(), users::pass))
-        .route_layer(from_fn_with_state(query::WithoutQuery::of(description), query::pass))
+        .route_layer(from_fn_with_state((api.clone(), without_query), on_the_route))
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::method_not_allowed)
         .with_state(api.clone())
-        .layer(from_fn_with_state(api.clone(), auth::pass))
-        .layer(from_fn_with_state(api.clone(), audit::pass))
-        .layer(from_fn_with_state(api.clone(), request::pass))
+        .layer(from_fn_with_state(api.clone(), before_the_route))
+}
+
+/// Passes a request on to its route, or to the answer that there is none.
+async fn before_the_route(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let passed_on = |policy: Policy, request| {
+        let inner = api.clone();
+        audit::pass(api.clone(), policy, request, move |request| async move {
+            auth::pass(&inner, policy, request, next).await
+        })
+    };
+    request::pass(&api, request, passed_on).await
+}
+
+/// Passes a request on to the handler of its route.
+async fn on_the_route(
+    State((api, without_query)): State<(Api, WithoutQuery)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    // Set before the route.
+    let Some(policy) = request.extensions().get::<Policy>().copied() else {
+        return ApiError::from(Refusal::Internal).into_response();
+    };
+    let checked = async {
+        query::check(&without_query, &request)?;
+        let request = users::separate(&api, policy, request).await?;
+        // After the users, which hides sandboxes of others: those get no lease generation either.
+        lease_fence::check(&api, policy, request).await
+    };
+    match checked.await {
+        Ok(request) => next.run(request).await,
+        Err(refused) => refused.into_response(),
+    }
 }

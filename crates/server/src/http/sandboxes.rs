@@ -72,7 +72,10 @@ pub fn answer(api: &Api, spawned: &Spawned) -> (StatusCode, HeaderMap, Json<api:
     let timing: Vec<String> = spawned
         .phases
         .iter()
-        .map(|phase| format!("{};dur={:.3}", phase.name, phase.took.as_secs_f64() * 1000.0))
+        .map(|phase| {
+            let (ms, us) = (phase.took.as_millis(), phase.took.subsec_micros() % 1000);
+            format!("{};dur={ms}.{us:03}", phase.name)
+        })
         .collect();
     let timing = HeaderValue::try_from(timing.join(", ")).ok();
     let headers = timing.into_iter().map(|value| (SERVER_TIMING, value)).collect();

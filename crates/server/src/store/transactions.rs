@@ -39,6 +39,11 @@ pub trait Store: AuditStore + PoolStore + SnapshotStore + Workers + fmt::Debug +
     ///   removed before any caller received it.
     async fn admit(&self, new: &NewSandbox) -> Result<Admitted>;
 
+    /// Stores those of these sandboxes that [`Self::admit`] would store on this server, one after the other,
+    /// in one transaction. Returns which were stored. One that was not may be, on this server or another, by
+    /// a call of its own, which also names the reason if not.
+    async fn admit_together(&self, new: &[&NewSandbox]) -> Result<Vec<bool>>;
+
     /// Returns the active sandboxes, and the caps that apply to `owner`.
     async fn room(&self, owner: Option<&OwnerId>, caps: Caps) -> Result<Room>;
 

@@ -5,10 +5,8 @@ use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::Instant;
 
-use axum::Extension;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{Extensions, HeaderValue, Method, Uri, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use providers::Chain;
@@ -121,23 +119,26 @@ fn address(request: &Extensions) -> Option<IpAddr> {
 }
 
 /// Answers a request, and records it before the answer is sent.
-pub async fn pass(
-    State(api): State<Api>,
-    Extension(policy): Extension<Policy>,
+pub async fn pass<F>(
+    api: Api,
+    policy: Policy,
     request: Request,
-    next: Next,
-) -> Response {
+    next: impl FnOnce(Request) -> F + Send + 'static,
+) -> Response
+where
+    F: Future<Output = Response> + Send + 'static,
+{
     let asked = Asked::of(&request);
     let deed = asked.deed(policy.audit);
     if deed.as_ref().is_none_or(|deed| !deed.is_change) {
-        let response = next.run(request).await;
+        let response = next(request).await;
         return write(&api, &asked, deed, response).await;
     }
     // Runs in a task of its own: a caller that hangs up must not keep its change out of the
     // history.
     let control = std::sync::Arc::clone(&api.control);
     let work = async move {
-        let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+        let answered = AssertUnwindSafe(next(request)).catch_unwind().await;
         let (response, panic) = match answered {
             Ok(response) => (response, None),
             Err(panic) => (ApiError::from(Refusal::Internal).into_response(), Some(panic)),

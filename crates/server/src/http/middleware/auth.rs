@@ -1,7 +1,6 @@
 //! Keys: the one place where they are checked. What a route asks for stands in the route table.
 
-use axum::Extension;
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -49,15 +48,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Worker {
 
 /// Lets an authorized request through, with its [`Principal`] in its extensions. Answers 401 to
 /// others, and 429 to callers above the rate limit.
-pub async fn pass(
-    State(api): State<Api>,
-    Extension(policy): Extension<Policy>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+pub async fn pass(api: &Api, policy: Policy, mut request: Request, next: Next) -> Response {
     let gate = policy.gate;
     let access = &api.settings.access;
-    let limited = Limited::of(&api, &request, matches!(gate, Gate::Worker(_)));
+    let limited = Limited::of(api, &request, matches!(gate, Gate::Worker(_)));
     let offered = if policy.takes_key_as_protocol { subprotocol::take_key(request.headers_mut()) } else { Ok(()) };
     if let Some(limited) = &limited
         && depends_on_key(gate, access, &request)
@@ -76,7 +70,7 @@ pub async fn pass(
             request.extensions_mut().insert(worker);
             principal
         }),
-        Gate::Preview => offered.and_then(|()| admission::admit(&api, &mut request)),
+        Gate::Preview => offered.and_then(|()| admission::admit(api, &mut request)),
     };
     let mut refused = None;
     let mut response = match admitted {
@@ -95,7 +89,7 @@ pub async fn pass(
             let counted = limited.as_ref().filter(|_| is_counted);
             let counted = counted.map(|limited| (limited, limited.count(&principal, request.headers())));
             request.extensions_mut().insert(principal.clone());
-            let meter = Meter::of(&api, &principal, &request);
+            let meter = Meter::of(api, &principal, &request);
             let mut response = match counted {
                 None => meter.pass(policy.is_vital, request, next).await,
                 // The answer is that of a program in a sandbox.

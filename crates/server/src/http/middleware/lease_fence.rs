@@ -1,11 +1,7 @@
 //! `X-Lease-Generation`: fencing of writes by a control plane to its worker.
 
-use axum::Extension;
-use axum::extract::rejection::RawPathParamsRejection;
-use axum::extract::{RawPathParams, Request, State};
+use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::HeaderMap;
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 
 use domain::SandboxId;
 
@@ -30,25 +26,17 @@ const GENERATION_MAX: u64 = i64::MAX as u64;
 /// Refuses a write with an older lease generation than one before. Runs after the check that
 /// keeps users apart, so that a stranger neither records a generation on a sandbox nor learns
 /// from a refusal that it exists.
-pub async fn pass(
-    State(api): State<Api>,
-    Extension(policy): Extension<Policy>,
-    params: Result<RawPathParams, RawPathParamsRejection>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub async fn check(api: &Api, policy: Policy, request: Request) -> Result<Request, ApiError> {
     if !policy.is_fenced {
-        return next.run(request).await;
+        return Ok(request);
     }
-    let seen = match (generation(request.headers()), params.ok().and_then(|params| sandbox(&params))) {
-        (Ok(Some(generation)), Some(id)) => api.control.see_generation(&id, generation).await.map_err(ApiError::from),
-        (Ok(_), _) => Ok(()),
-        (Err(error), _) => Err(error),
-    };
-    match seen {
-        Ok(()) => next.run(request).await,
-        Err(refused) => refused.into_response(),
+    let Some(generation) = generation(request.headers())? else { return Ok(request) };
+    let (mut parts, body) = request.into_parts();
+    let params = RawPathParams::from_request_parts(&mut parts, &()).await;
+    if let Some(id) = params.ok().and_then(|params| sandbox(&params)) {
+        api.control.see_generation(&id, generation).await?;
     }
+    Ok(Request::from_parts(parts, body))
 }
 
 fn sandbox(params: &RawPathParams) -> Option<SandboxId> {

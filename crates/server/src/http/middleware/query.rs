@@ -4,14 +4,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::Method;
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use utoipa::openapi::path::{Operation, ParameterIn};
 use utoipa::openapi::{OpenApi, PathItem, RefOr};
 
-use crate::http::error::malformed;
+use crate::http::error::{Result, malformed};
 
 /// Routes without query parameters in the OpenAPI document.
 #[derive(Debug, Clone)]
@@ -51,20 +49,15 @@ fn takes_query(operation: &Operation) -> bool {
 }
 
 /// Refuses a query on a route that takes none.
-pub async fn pass(
-    State(without): State<WithoutQuery>,
-    matched: Option<MatchedPath>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub fn check(without: &WithoutQuery, request: &Request) -> Result<()> {
     let query = request.uri().query().filter(|query| !query.is_empty());
-    match (query, matched) {
+    match (query, request.extensions().get::<MatchedPath>()) {
         (Some(query), Some(path)) if without.has(request.method(), path.as_str()) => {
             let name: String =
                 query.split(['=', '&']).next().unwrap_or_default().chars().take(NAME_CHARS_MAX).collect();
-            malformed(format!("the query: this route takes no parameters; leave out `{name}`")).into_response()
+            Err(malformed(format!("the query: this route takes no parameters; leave out `{name}`")))
         }
-        _ => next.run(request).await,
+        _ => Ok(()),
     }
 }
 

@@ -4,16 +4,15 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tracing::Instrument;
 
 use crate::http::error::{ApiError, Refusal};
 use crate::http::peer::Peer;
-use crate::http::policy::PREVIEW;
+use crate::http::policy::{PREVIEW, Policy};
 use crate::http::preview::target::Asked;
 use crate::http::state::Api;
 
@@ -27,7 +26,10 @@ pub struct RequestId(pub HeaderValue);
 
 /// Names the request, checks its `Host` and `Origin`, finds the policy of its route, logs the
 /// answer, and answers 500 should a handler panic.
-pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> Response {
+pub async fn pass<F>(api: &Api, mut request: Request, next: impl FnOnce(Policy, Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
     let started = Instant::now();
     let id = request_id(request.headers());
     let span = tracing::info_span!("request", id = id.to_str().unwrap_or(""));
@@ -48,7 +50,7 @@ pub async fn pass(State(api): State<Api>, mut request: Request, next: Next) -> R
         let answered = match (checked, preflight) {
             (Err(refused), _) => Ok(refused.into_response()),
             (Ok(()), Some(answer)) => Ok(answer),
-            (Ok(()), None) => AssertUnwindSafe(next.run(request)).catch_unwind().await,
+            (Ok(()), None) => AssertUnwindSafe(next(policy, request)).catch_unwind().await,
         };
         let response = answered.unwrap_or_else(|_| {
             tracing::error!("a request made the server panic");

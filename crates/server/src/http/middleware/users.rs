@@ -1,12 +1,8 @@
 //! Users of shared boxes: those of one user are hidden from the others in pool mode.
 
-use axum::Extension;
-use axum::extract::rejection::RawPathParamsRejection;
-use axum::extract::{FromRequestParts, RawPathParams, Request, State};
+use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::Uri;
 use axum::http::request::Parts;
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 
 use crate::auth::Principal;
 use crate::control::{Error, Resource};
@@ -19,7 +15,7 @@ use crate::http::state::Api;
 /// User whose sandboxes the request may see; `None` for all of them: pool mode is off, or the
 /// administrator asks.
 ///
-/// Set by [`pass`].
+/// Set by [`separate`].
 #[derive(Debug, Clone, Default)]
 pub struct Viewer(pub Owner);
 
@@ -32,29 +28,17 @@ impl<S: Send + Sync> FromRequestParts<S> for Viewer {
 }
 
 /// Separates users in pool mode: a request about sandboxes must name its user, and gets 404 for
-/// the sandboxes of others. A middleware on every route, so that no handler can forget it.
-pub async fn pass(
-    State(api): State<Api>,
-    Extension(policy): Extension<Policy>,
-    params: Result<RawPathParams, RawPathParamsRejection>,
-    request: Request,
-    next: Next,
-) -> Response {
+/// the sandboxes of others. On the way to every route, so that no handler can forget it.
+pub async fn separate(api: &Api, policy: Policy, request: Request) -> Result<Request> {
     if !api.control.separates_users() || policy.about == About::Nothing {
-        return next.run(request).await;
+        return Ok(request);
     }
-    let params = match params {
-        Ok(params) => params,
-        Err(rejection) => return malformed(format!("the path: {rejection}")).into_response(),
-    };
     let (mut parts, body) = request.into_parts();
-    match viewer(&api, policy.about, &params, &mut parts).await {
-        Ok(viewer) => {
-            parts.extensions.insert(viewer);
-            next.run(Request::from_parts(parts, body)).await
-        }
-        Err(refused) => refused.into_response(),
-    }
+    let params = RawPathParams::from_request_parts(&mut parts, &()).await;
+    let params = params.map_err(|rejection| malformed(format!("the path: {rejection}")))?;
+    let viewer = viewer(api, policy.about, &params, &mut parts).await?;
+    parts.extensions.insert(viewer);
+    Ok(Request::from_parts(parts, body))
 }
 
 async fn viewer(api: &Api, about: About, params: &RawPathParams, parts: &mut Parts) -> Result<Viewer> {

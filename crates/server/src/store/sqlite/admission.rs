@@ -7,7 +7,7 @@
 use std::sync::LazyLock;
 
 use domain::{Active, Caps, Lease, OwnerId, Quota, Room, SandboxEgress, SandboxId, Timestamp, WorkerId};
-use sqlx::{Row, SqliteConnection};
+use sqlx::{Executor, Row, Sqlite, SqliteConnection};
 
 use super::super::admission::{Admitted, IdempotencyKey, KEY_LIFETIME, NewSandbox};
 use super::super::error::Result;
@@ -24,33 +24,40 @@ const COLUMNS: &str = "id, state, provider, image, memory_mb, vcpus, disk_mb, pi
 const VALUES: &str = "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15";
 
 /// Admission under the rules of [`Room::admit`] and [`domain::Candidate::is_eligible`], for this server as
-/// the worker `$11`. The parameters after the row: the lease's generation and end, the key and its request,
-/// the time up to which keys have lapsed, the time since which a worker must have sent a heartbeat, and the
-/// two caps.
+/// the worker `$11`: the trigger of the view decides. The parameters after the row: the lease's generation and
+/// end, the key and its request, the time up to which keys have lapsed, the time since which a worker must have
+/// sent a heartbeat, and the two caps. Returns the row that was stored, if one was.
 static ADMIT_HERE: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "INSERT INTO admissions ({COLUMNS}, generation, lease_until, key, request) \
-         SELECT {VALUES}, $16, $17, $18, $19 FROM workers \
-         WHERE id = $11 AND status = 'online' AND unreached = 0 AND last_heartbeat > $21 \
-         AND EXISTS (SELECT 1 FROM json_each(providers) WHERE value = $3) \
-         AND (max_sandboxes = 0 OR max_sandboxes > \
-             COALESCE((SELECT rows FROM counts WHERE scope = 'worker' AND name = $11), 0)) \
-         AND ($22 = 0 OR $22 > COALESCE((SELECT rows FROM counts WHERE scope = 'active' AND name = ''), 0)) \
-         AND ($10 IS NULL OR COALESCE((SELECT CASE max_sandboxes WHEN 0 THEN $23 ELSE max_sandboxes END \
-             FROM quotas WHERE owner_id = $10), $23) \
-             NOT BETWEEN 1 AND COALESCE((SELECT rows FROM counts WHERE scope = 'owner' AND name = $10), 0)) \
-         AND ($18 IS NULL OR NOT EXISTS (SELECT 1 FROM idempotency_keys \
-             WHERE owner_id = COALESCE($10, '') AND key = $18 AND created_at > $20)) RETURNING id"
+        "INSERT INTO admissions ({COLUMNS}, generation, lease_until, key, request, keys_since, beats_since, cap, \
+             owner_cap) VALUES ({VALUES}, $16, $17, $18, $19, $20, $21, $22, $23); \
+         SELECT 1 FROM sandboxes WHERE id = $1"
     )
 });
 
 /// Admits a sandbox if the rules allow it.
 pub(super) async fn admit(writer: &Connections, new: &NewSandbox) -> Result<Admitted> {
-    let NewSandbox { placement, pool, .. } = new;
-    if pool.is_none() && placement.here && placement.reachable.is_empty() && admit_here(writer, new).await? {
+    if is_for_here(new) && admit_here(writer, new).await? {
         return Ok(Admitted::Yes(WorkerId::local()));
     }
     decide(writer, new).await
+}
+
+/// Admits those sandboxes that the rules allow and no other server can take, in order, in one transaction.
+pub(super) async fn admit_together(writer: &Connections, new: &[&NewSandbox]) -> Result<Vec<bool>> {
+    let mut writer = writer.acquire().await?;
+    let mut tx = writer.begin().await?;
+    let mut stored = Vec::with_capacity(new.len());
+    for new in new {
+        stored.push(is_for_here(new) && admit_here(&mut *tx, new).await?);
+    }
+    tx.commit().await?;
+    Ok(stored)
+}
+
+/// Returns whether no other server can take a sandbox.
+fn is_for_here(new: &NewSandbox) -> bool {
+    new.pool.is_none() && new.placement.here && new.placement.reachable.is_empty()
 }
 
 async fn decide(writer: &Connections, new: &NewSandbox) -> Result<Admitted> {
@@ -84,7 +91,7 @@ async fn decide(writer: &Connections, new: &NewSandbox) -> Result<Admitted> {
 }
 
 /// Stores a sandbox that no other server could take, if the rules allow it.
-async fn admit_here(writer: &Connections, new: &NewSandbox) -> Result<bool> {
+async fn admit_here<'c>(writer: impl Executor<'c, Database = Sqlite>, new: &NewSandbox) -> Result<bool> {
     let NewSandbox { sandbox, egress, caps, key, placement, .. } = new;
     let here = WorkerId::local();
     let now = sandbox.created_at;
@@ -100,9 +107,10 @@ async fn admit_here(writer: &Connections, new: &NewSandbox) -> Result<bool> {
         .bind(ms(now).saturating_sub(silent))
         .bind(number(caps.max_sandboxes))
         .bind(number(caps.max_sandboxes_per_owner))
-        .fetch_optional(writer)
+        // All of it: sqlx ends a statement at its first row, and then drops the error of its end.
+        .fetch_all(writer)
         .await?;
-    Ok(stored.is_some())
+    Ok(!stored.is_empty())
 }
 
 /// Reads the active counts and the caps in one statement, since every spawn waits for it.
@@ -231,7 +239,11 @@ mod test {
 
     impl Case {
         fn asked(&self) -> NewSandbox {
-            let sandbox = Sandbox { created_at: crate::clock::from_ms(100 * HOUR_MS), ..sandbox(1, None) };
+            self.asked_as(1)
+        }
+
+        fn asked_as(&self, n: u8) -> NewSandbox {
+            let sandbox = Sandbox { created_at: crate::clock::from_ms(100 * HOUR_MS), ..sandbox(n, None) };
             let owner = self.owner.then(|| OwnerId::parse("anna").unwrap());
             let mut placement = placement();
             placement.stale_after = Duration::from_millis(HOUR_MS as u64);
@@ -290,6 +302,40 @@ mod test {
             }
             texts
         }
+    }
+
+    #[test]
+    fn several_that_are_asked_for_together_are_admitted_as_one_after_the_other_is() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let store = runtime.block_on(Sqlite::open(&dir.path().join("store.db"), [7; 10])).unwrap();
+        let seen = std::cell::RefCell::new([0; 4]);
+        let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(500));
+        let elsewhere = prop::array::uniform3(prop::bool::weighted(0.2));
+        let checked = runner.run(&(cases(), elsewhere), |(case, elsewhere)| {
+            let mut asked = [1, 2, 3].map(|n| case.asked_as(n));
+            for (new, elsewhere) in asked.iter_mut().zip(elsewhere) {
+                new.placement.here = !elsewhere;
+                new.key = new.key.take().filter(|_| new.sandbox.id != case.asked_as(2).sandbox.id);
+            }
+            runtime.block_on(async {
+                case.lay(&store).await;
+                let mut one_by_one = Vec::new();
+                for new in &asked {
+                    one_by_one.push(matches!(decide(&store.writer, new).await.unwrap(), Admitted::Yes(_)));
+                }
+                let by_rules = Case::written(&store).await;
+                case.lay(&store).await;
+                let together = store.admit_together(&asked.each_ref()).await.unwrap();
+                prop_assert_eq!(&together, &one_by_one);
+                prop_assert_eq!(Case::written(&store).await, by_rules);
+                seen.borrow_mut()[together.iter().filter(|stored| **stored).count()] += 1;
+                Ok(())
+            })
+        });
+        checked.unwrap();
+        assert!(seen.borrow().iter().all(|cases| *cases > 10), "none, some and all: {seen:?}");
+        runtime.block_on(store.close());
     }
 
     #[test]

@@ -1,0 +1,56 @@
+//! Deadlines that boxes of the warm pool get after their spawns were answered.
+//!
+//! A box on the shelf ends itself later than its sandbox would, so that it may be given away first. In a
+//! burst of spawns the agents would otherwise take as much of the processors as all the rest.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use domain::SandboxId;
+use parking_lot::Mutex;
+use providers::Guest;
+
+/// A deadline that a box has to get.
+#[derive(Debug, Clone)]
+pub(super) struct LateDeadline {
+    pub(super) guest: Arc<dyn Guest>,
+    /// Time at which the box is to end itself.
+    pub(super) ends: Instant,
+}
+
+/// Deadlines that boxes have to get, one at most for each sandbox.
+#[derive(Debug, Default)]
+pub(super) struct LateDeadlines(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    of: HashMap<SandboxId, LateDeadline>,
+    /// True while a task sets them.
+    is_served: bool,
+}
+
+impl LateDeadlines {
+    /// Adds one. Returns whether a task has to be begun that sets them.
+    pub(super) fn add(&self, id: SandboxId, late: LateDeadline) -> bool {
+        let mut waiting = self.0.lock();
+        waiting.of.insert(id, late);
+        !std::mem::replace(&mut waiting.is_served, true)
+    }
+
+    /// Returns the one of a sandbox, which has it until it is set.
+    pub(super) fn of(&self, id: &SandboxId) -> Option<LateDeadline> {
+        self.0.lock().of.get(id).cloned()
+    }
+
+    pub(super) fn remove(&self, id: &SandboxId) {
+        self.0.lock().of.remove(id);
+    }
+
+    /// Returns the sandboxes whose boxes have to get one; none ends the task that sets them.
+    pub(super) fn next(&self) -> Vec<SandboxId> {
+        let mut waiting = self.0.lock();
+        waiting.is_served = !waiting.of.is_empty();
+        waiting.of.keys().cloned().collect()
+    }
+}
