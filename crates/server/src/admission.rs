@@ -461,8 +461,10 @@ impl Task {
     /// Asks the store for the next spawns together, if there are several. Returns the last of them; those that
     /// were not admitted are still in the queue.
     async fn serve_together(&mut self) -> Option<Ticket> {
-        let row = self.queue.row().take(TOGETHER_MAX).filter(|(_, asking)| !asking.answer.is_closed());
-        let tickets: Vec<Ticket> = row.map(|(ticket, _)| ticket).collect();
+        // One that another server may take is asked for alone, and before those behind it.
+        let row = self.queue.row().take(TOGETHER_MAX).take_while(|(_, asking)| asking.new.is_for_here());
+        let tickets: Vec<Ticket> =
+            row.filter(|(_, asking)| !asking.answer.is_closed()).map(|(ticket, _)| ticket).collect();
         if tickets.len() < 2 {
             return None;
         }

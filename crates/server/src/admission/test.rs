@@ -196,6 +196,29 @@ async fn who_waits_is_served_in_the_order_of_coming() {
 }
 
 #[tokio::test]
+async fn one_that_another_server_could_take_is_not_overtaken_by_those_behind_it() {
+    let server = Arc::new(TestAdmission::queueing().await);
+    let held = server.ask(ONE, None).await.unwrap();
+    let mut first = server.new_sandbox(ONE, None);
+    first.placement.reachable = [WorkerId::parse("worker").unwrap()].into();
+    let id = first.sandbox.id.clone();
+    let mut waiting = JoinSet::new();
+    let asking = Arc::clone(&server);
+    waiting.spawn(async move { asking.admission.admit(first, Duration::from_secs(60)).await.unwrap().sandbox });
+    server.until(|stats| stats.depth == 1).await;
+    for n in 2..5 {
+        let asking = Arc::clone(&server);
+        waiting.spawn(async move { asking.ask(ONE, None).await.unwrap() });
+        server.until(|stats| stats.depth == n).await;
+    }
+    server.end(&held).await;
+    let got = waiting.join_next().await.unwrap().unwrap();
+    assert_eq!(got.id, id);
+    waiting.shutdown().await;
+    Arc::into_inner(server).unwrap().close().await;
+}
+
+#[tokio::test]
 async fn an_owner_at_its_cap_does_not_hold_up_others_and_wakes_on_its_own_room() {
     let server = Arc::new(TestAdmission::queueing().await);
     let held = server.ask(ONE_EACH, Some("alice")).await.unwrap();

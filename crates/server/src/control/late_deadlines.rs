@@ -5,41 +5,32 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use domain::SandboxId;
 use parking_lot::Mutex;
 use providers::Guest;
 
-/// A deadline that a box has to get.
-#[derive(Debug, Clone)]
-pub(super) struct LateDeadline {
-    pub(super) guest: Arc<dyn Guest>,
-    /// Time at which the box is to end itself.
-    pub(super) ends: Instant,
-}
-
-/// Deadlines that boxes have to get, one at most for each sandbox.
+/// Sandboxes whose boxes have to get their deadlines, by the rows as they are then.
 #[derive(Debug, Default)]
 pub(super) struct LateDeadlines(Mutex<Waiting>);
 
 #[derive(Debug, Default)]
 struct Waiting {
-    of: HashMap<SandboxId, LateDeadline>,
+    of: HashMap<SandboxId, Arc<dyn Guest>>,
     /// True while a task sets them.
     is_served: bool,
 }
 
 impl LateDeadlines {
     /// Adds one. Returns whether a task has to be begun that sets them.
-    pub(super) fn add(&self, id: SandboxId, late: LateDeadline) -> bool {
+    pub(super) fn add(&self, id: SandboxId, guest: Arc<dyn Guest>) -> bool {
         let mut waiting = self.0.lock();
-        waiting.of.insert(id, late);
+        waiting.of.insert(id, guest);
         !std::mem::replace(&mut waiting.is_served, true)
     }
 
-    /// Returns the one of a sandbox, which has it until it is set.
-    pub(super) fn of(&self, id: &SandboxId) -> Option<LateDeadline> {
+    /// Returns the box of a sandbox that has to get one, until it is removed from here.
+    pub(super) fn of(&self, id: &SandboxId) -> Option<Arc<dyn Guest>> {
         self.0.lock().of.get(id).cloned()
     }
 

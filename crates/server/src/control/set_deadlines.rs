@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::SandboxId;
+use domain::{SandboxId, State};
 use futures_util::{StreamExt, stream};
-use providers::Chain;
+use providers::{Chain, Guest};
 
 use super::inventory::within;
-use super::late_deadlines::LateDeadline;
+use super::policy::ORPHAN_GRACE;
 use super::service::Control;
+use crate::clock;
 
 /// Deadline of an agent for its answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
@@ -20,8 +21,8 @@ const AT_ONCE: usize = 4;
 
 impl Control {
     /// Has a box get its deadline once no spawns follow each other, at the end of the server at the latest.
-    pub(super) fn set_deadline_later(self: &Arc<Self>, id: &SandboxId, late: LateDeadline) {
-        if self.late_deadlines.add(id.clone(), late) {
+    pub(super) fn set_deadline_later(self: &Arc<Self>, id: &SandboxId, guest: Arc<dyn Guest>) {
+        if self.late_deadlines.add(id.clone(), guest) {
             let control = Arc::clone(self);
             self.tasks.spawn(async move { control.set_late_deadlines().await });
         }
@@ -56,11 +57,15 @@ impl Control {
     /// Has the box of a sandbox get the deadline that it waits for, if it does. The caller has the turn of
     /// the sandbox.
     pub(super) async fn set_late_deadline(&self, id: &SandboxId) {
-        let Some(LateDeadline { guest, ends }) = self.late_deadlines.of(id) else { return };
-        let left = ends.saturating_duration_since(Instant::now());
-        if let Err(error) = within(ANSWER_WAIT, guest.set_deadline(left)).await {
-            // It has ended, or is removed when its sandbox is.
-            tracing::debug!(%id, error = %Chain(&error), "a box of the warm pool does not get the deadline of its sandbox");
+        let Some(guest) = self.late_deadlines.of(id) else { return };
+        // An extension may have come before this deadline was waited for.
+        let row = self.store.sandbox(id).await.ok().flatten().filter(|row| row.state == State::Running);
+        if let Some(row) = row {
+            let left = clock::between(self.now(), row.expires_at) + ORPHAN_GRACE;
+            if let Err(error) = within(ANSWER_WAIT, guest.set_deadline(left)).await {
+                // It has ended, or is removed when its sandbox is.
+                tracing::debug!(%id, error = %Chain(&error), "a box of the warm pool does not get the deadline of its sandbox");
+            }
         }
         self.late_deadlines.remove(id);
     }
@@ -80,7 +85,7 @@ mod test {
     use domain::SpawnOptions;
     use providers::mock::Mock;
 
-    use super::super::policy::{ORPHAN_GRACE, WarmEntry};
+    use super::super::policy::WarmEntry;
     use super::super::{Sandbox, SpawnRequest};
     use super::*;
     use crate::clock::{Clock, SteadyClock};

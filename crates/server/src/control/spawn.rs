@@ -471,8 +471,8 @@ impl Control {
         let provider = self.runtime_of(sandbox).await?;
         let found = match check {
             WarmCheck::Ask(answer) => answer.await,
-            WarmCheck::Look(late) if provider.runs(&sandbox.id) == Some(true) => {
-                self.set_deadline_later(&sandbox.id, late);
+            WarmCheck::Look(guest) if provider.runs(&sandbox.id) == Some(true) => {
+                self.set_deadline_later(&sandbox.id, guest);
                 Ok(())
             }
             WarmCheck::Look(_) => Err(providers::Error::Gone),

@@ -11,7 +11,6 @@ use providers::{Chain, Provider, Spec};
 use super::error::{Error, Result};
 use super::guests::runtime_error;
 use super::inventory::{REMOVAL_WAIT, within};
-use super::late_deadlines::LateDeadline;
 use super::policy::ORPHAN_GRACE;
 use super::service::Control;
 use super::spawn::{Plan, SpawnRequest};
@@ -70,14 +69,13 @@ impl Control {
 
     /// Returns how a box of the pool is found to be there, which also sets its deadline.
     pub(super) fn check_warm(&self, warm: &WarmBox, lifetime: Duration) -> WarmCheck {
-        let Ready { id, guest, is_paused, is_untouched, ends: kept_until, .. } = warm.ready().clone();
+        let Ready { id, guest, is_paused, is_untouched, ends, .. } = warm.ready().clone();
         let provider = self.warm_pool.provider(&id);
-        let ends = Instant::now() + lifetime;
         // What runs in it may keep the agent from its work. A deadline that is earlier than the sandbox's
         // must not be the last one should the server crash.
-        let may_look = is_untouched && !is_paused && kept_until >= ends;
+        let may_look = is_untouched && !is_paused && ends >= Instant::now() + lifetime;
         if may_look && provider.as_ref().is_some_and(|provider| provider.runs(&id).is_some()) {
-            return WarmCheck::Look(LateDeadline { guest, ends });
+            return WarmCheck::Look(guest);
         }
         // It is no task of its own, since to wake another processor takes longer than the box's answer.
         let answer = async move {

@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use providers::{Guest, Provider};
 use tokio::sync::Notify;
 
-use super::late_deadlines::LateDeadline;
 use super::policy::WarmEntry;
 
 /// Time after a box was taken in which another spawn may follow, which should have the processors.
@@ -55,7 +54,7 @@ pub(super) enum WarmCheck {
     /// It is asked, since only it can tell.
     Ask(WarmAnswer),
     /// Its first process is looked at, and it gets its deadline later.
-    Look(LateDeadline),
+    Look(Arc<dyn Guest>),
 }
 
 /// Boxes of an entry that are ready, and its figures.

@@ -37,6 +37,14 @@ pub struct NewSandbox {
     pub pool: Option<PoolPlace>,
 }
 
+impl NewSandbox {
+    /// Returns whether no other server, and no box that is shared, can take it.
+    #[must_use]
+    pub fn is_for_here(&self) -> bool {
+        self.pool.is_none() && self.placement.here && self.placement.reachable.is_empty()
+    }
+}
+
 /// Outcome of an admission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admitted {

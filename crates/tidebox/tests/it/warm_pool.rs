@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::{Value, json};
 
 use crate::server::{MOCK, NATIVE, TestServer};
@@ -93,7 +94,10 @@ async fn a_burst_of_twice_the_pool_is_served_and_no_box_is_given_twice() {
 async fn a_box_that_died_on_the_shelf_is_not_given_away() {
     let server = start(NATIVE, 2).await;
     for folder in folders(&server) {
-        kill_process(first_process(&folder), Signal::KILL).unwrap();
+        let process = pidfd_open(first_process(&folder), PidfdFlags::empty()).unwrap();
+        pidfd_send_signal(&process, Signal::KILL).unwrap();
+        let mut ended = [PollFd::new(&process, PollFlags::IN)];
+        assert_eq!(poll(&mut ended, Some(&Timespec { tv_sec: 10, tv_nsec: 0 })), Ok(1), "it ends");
     }
     // At once, and after the service has seen it.
     for _ in 0..2 {

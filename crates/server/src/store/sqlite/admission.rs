@@ -37,7 +37,7 @@ static ADMIT_HERE: LazyLock<String> = LazyLock::new(|| {
 
 /// Admits a sandbox if the rules allow it.
 pub(super) async fn admit(writer: &Connections, new: &NewSandbox) -> Result<Admitted> {
-    if is_for_here(new) && admit_here(writer, new).await? {
+    if new.is_for_here() && admit_here(writer, new).await? {
         return Ok(Admitted::Yes(WorkerId::local()));
     }
     decide(writer, new).await
@@ -49,15 +49,10 @@ pub(super) async fn admit_together(writer: &Connections, new: &[&NewSandbox]) ->
     let mut tx = writer.begin().await?;
     let mut stored = Vec::with_capacity(new.len());
     for new in new {
-        stored.push(is_for_here(new) && admit_here(&mut *tx, new).await?);
+        stored.push(new.is_for_here() && admit_here(&mut *tx, new).await?);
     }
     tx.commit().await?;
     Ok(stored)
-}
-
-/// Returns whether no other server can take a sandbox.
-fn is_for_here(new: &NewSandbox) -> bool {
-    new.pool.is_none() && new.placement.here && new.placement.reachable.is_empty()
 }
 
 async fn decide(writer: &Connections, new: &NewSandbox) -> Result<Admitted> {
