@@ -84,6 +84,7 @@ pub mod frame;
 mod launch;
 mod listen;
 mod machine;
+pub mod output;
 mod ports;
 mod process;
 mod search;
@@ -116,7 +117,7 @@ pub use ports::{
 };
 pub use process::{
     Attach, AttachFrom, PROCESS_COMMAND_BYTES_MAX, PROCESS_NAME_BYTES_MAX, PROCESSES_MAX, ProcessInfo, ProcessInput,
-    ProcessOnly, StartProcess, process_name_fault,
+    ProcessOnly, StartProcess, process_command, process_name_fault,
 };
 pub use search::{
     FileScope, PATTERN_BYTES_MAX, REPLACE_FILES_MAX, Replace, ReplaceRow, ReplacedFile, SCOPE_GLOB_BYTES_MAX,

@@ -28,6 +28,14 @@ pub fn process_name_fault(name: &str) -> Option<String> {
     })
 }
 
+/// Returns a program and its arguments as a [`ProcessInfo`] shows them.
+#[must_use]
+pub fn process_command(argv: &[String]) -> String {
+    let mut text = argv.join(" ");
+    text.truncate(text.floor_char_boundary(PROCESS_COMMAND_BYTES_MAX));
+    text
+}
+
 /// A command to start in the background.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartProcess {

@@ -42,6 +42,7 @@ use self::array::Bounds;
 use self::connection::Connection;
 pub(crate) use self::exec::check_command;
 pub(crate) use self::ports::check_port;
+pub(crate) use self::process::{INPUT_STALL_MAX, input_stalled};
 use self::request::{LONG_WAIT, SHORT_WAIT};
 pub(crate) use self::socket::connect_unix;
 pub(crate) use self::wire::{check_mode, check_path};

@@ -34,6 +34,7 @@ mod boxed;
 mod faults;
 mod fs;
 mod guest;
+mod processes;
 mod shell;
 mod slots;
 mod snapshots;

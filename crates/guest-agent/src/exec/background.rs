@@ -1,9 +1,8 @@
 //! Background processes: commands that belong to no connection. Their output goes into a ring, from
 //! which any number of readers take it.
 
-mod ring;
-mod room;
 mod screen;
+mod spill;
 pub(crate) mod table;
 
 use std::future::pending;
@@ -14,9 +13,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use guest_protocol::frame::{Decoder, HEADER_BYTES, Kind, encode, parse_header};
+use guest_protocol::output::{BURST_BYTES, BURST_PAUSE, Read};
 use guest_protocol::{
-    Attach, AttachFrom, Exit, PROCESS_COMMAND_BYTES_MAX, ProcessInfo, ProcessInput, ProcessOnly, StartProcess,
-    process_name_fault,
+    Attach, AttachFrom, Exit, ProcessInfo, ProcessInput, ProcessOnly, StartProcess, process_command, process_name_fault,
 };
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -24,7 +23,6 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, timeout};
 
-use self::ring::Read;
 use self::table::{Fed, Process, Reader, Started};
 use super::process_tree::{ProcessTree, kill};
 use super::streams::Stdin;
@@ -34,11 +32,6 @@ use crate::failure::{Result, conflict, internal, invalid};
 
 /// Number of frames between a process's pipes and its ring.
 const QUEUE_FRAMES: usize = 2;
-/// Bytes after which a process that waits for no reader pauses: one that writes without end must not
-/// take the agent's time.
-const BURST_BYTES: usize = 1024 * 1024;
-/// Length of that pause.
-const BURST_PAUSE: Duration = Duration::from_millis(10);
 /// Longest wait for the rest of a character, so that readers of text get whole ones even if the other
 /// stream is written meanwhile.
 const REST_WAIT: Duration = Duration::from_millis(50);
@@ -55,7 +48,7 @@ pub(crate) async fn start(
     let StartProcess { mut exec, input, input_ends, name, linger_ms, lossless } = start;
     exec.timeout_ms = exec.timeout_ms.min(TIMEOUT_MS_MAX);
     let (terminal, wants_stdin) = (exec.terminal, exec.stdin || exec.terminal.is_some());
-    let command = described(&exec.argv);
+    let command = process_command(&exec.argv);
     let started_ms = now_ms();
     let begins = async {
         if let Some(fault) = name.as_deref().and_then(process_name_fault) {
@@ -399,13 +392,6 @@ pub(crate) async fn remove(agent: &Agent, ProcessOnly { process }: ProcessOnly) 
     }
     agent.background.forget(process.number);
     Ok(())
-}
-
-/// Returns the program and its arguments, as far as they are shown in lists.
-fn described(argv: &[String]) -> String {
-    let mut text = argv.join(" ");
-    text.truncate(text.floor_char_boundary(PROCESS_COMMAND_BYTES_MAX));
-    text
 }
 
 #[expect(clippy::disallowed_methods, reason = "the start is a time for people; nothing is reckoned with it")]

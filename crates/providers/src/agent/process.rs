@@ -38,7 +38,7 @@ const INPUT: &str = "write to a process";
 const CONTROL: &str = "control a process";
 const REMOVE: &str = "end a process";
 /// The longest time for which a process may take no byte of its stdin.
-const STALL_MAX: Duration = Duration::from_secs(20);
+pub(crate) const INPUT_STALL_MAX: Duration = Duration::from_secs(20);
 
 /// Starts a process.
 pub(super) async fn start(
@@ -215,7 +215,7 @@ pub(super) async fn input(connection: &Connection, process: u64, content: ByteSt
         response = &mut answer => response?,
         sent = write(&mut outgoing, content) => {
             sent?;
-            tokio::time::timeout(STALL_MAX, answer).await.unwrap_or_else(|_| Err(stalled()))?
+            tokio::time::timeout(INPUT_STALL_MAX, answer).await.unwrap_or_else(|_| Err(input_stalled()))?
         }
     };
     within(INPUT, SHORT_WAIT, succeed(INPUT, response)).await.map(|_| ())
@@ -225,8 +225,8 @@ async fn write(outgoing: &mut Outgoing, mut content: ByteStream) -> Result<()> {
     while let Some(piece) = content.next().await {
         let mut piece = piece?;
         while !piece.is_empty() {
-            let put = tokio::time::timeout(STALL_MAX, outgoing.put_some(&mut piece)).await;
-            if !put.unwrap_or_else(|_| Err(stalled()))? {
+            let put = tokio::time::timeout(INPUT_STALL_MAX, outgoing.put_some(&mut piece)).await;
+            if !put.unwrap_or_else(|_| Err(input_stalled()))? {
                 return Ok(());
             }
         }
@@ -234,8 +234,9 @@ async fn write(outgoing: &mut Outgoing, mut content: ByteStream) -> Result<()> {
     outgoing.put(Bytes::new(), true)
 }
 
-fn stalled() -> Error {
-    let seconds = STALL_MAX.as_secs();
+/// Returns the error of a process that reads none of its stdin for long.
+pub(crate) fn input_stalled() -> Error {
+    let seconds = INPUT_STALL_MAX.as_secs();
     Error::Conflict(format!(
         "the process has read none of its stdin for {seconds} seconds; a part of what was sent may be read yet"
     ))

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::faults::Faults;
 use super::fs::{FileSystem, Now};
+use super::processes::table::Processes;
 use crate::{Result, Spec};
 
 /// Size of the file system if the request sets no limit, in bytes.
@@ -24,6 +25,7 @@ const LINE_BYTES_MAX: usize = 4096;
 pub(super) struct Boxed {
     fs: Mutex<FileSystem>,
     console: Mutex<Console>,
+    processes: Processes,
     faults: Faults,
     stops: AtomicU32,
     execs: AtomicU32,
@@ -50,6 +52,7 @@ impl Boxed {
             disk_mb => u64::from(disk_mb) * 1024 * 1024,
         };
         Ok(Boxed {
+            processes: Processes::new(spec.resources.memory_mb, Arc::clone(&now)),
             fs: Mutex::new(match files {
                 Some(files) => files.copy(bytes_max)?,
                 None => FileSystem::new(bytes_max, now)?,
@@ -117,6 +120,10 @@ impl Boxed {
 
     pub(super) fn fs(&self) -> MutexGuard<'_, FileSystem> {
         self.fs.lock()
+    }
+
+    pub(super) fn processes(&self) -> &Processes {
+        &self.processes
     }
 
     /// Returns the console, to which background processes write.

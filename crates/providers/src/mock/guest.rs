@@ -11,12 +11,13 @@ use futures_util::{StreamExt, stream};
 
 use super::boxed::Boxed;
 use super::fs::FileSystem;
+use super::processes;
 use super::shell::run;
 use crate::agent::{check_mode, check_path, check_port};
 use crate::{
-    Amend, Amended, ByteStream, Command, EgressRequests, Error, FileChanges, FileContent, FileInfo, Guest, Interactive,
-    ListeningPort, OutputStream, Pack, PortChanges, PortConnections, Replace, ReplaceResult, Result, Search,
-    SearchResult, Unpacked,
+    Amend, Amended, Attach, Background, ByteStream, Command, EgressRequests, Error, FileChanges, FileContent, FileInfo,
+    Guest, Interactive, ListeningPort, OutputStream, Pack, PortChanges, PortConnections, ProcessAction, ProcessEvents,
+    ProcessInfo, Replace, ReplaceResult, Result, Search, SearchResult, Unpacked,
 };
 
 /// Size of the pieces in which a file is read, in bytes.
@@ -49,6 +50,20 @@ impl MockGuest {
         Ok(stream::once(async move { dead.cancelled().await }).filter_map(|()| async { None }).boxed())
     }
 
+    /// Starts a command, with the delay and the failures that the labels request.
+    async fn command<T>(&self, start: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.alive(async {
+            if let Some(delay) = self.inside.faults().exec_delay {
+                tokio::time::sleep(delay).await;
+            }
+            if self.inside.is_exec_refused() {
+                return Err(Error::failed("run a command", "the label mock.exec_fail asks for it"));
+            }
+            start()
+        })
+        .await
+    }
+
     /// Performs one operation on the files, with the delay that the labels request.
     async fn files<T>(&self, work: impl FnOnce(&mut FileSystem) -> Result<T>) -> Result<T> {
         self.alive(async {
@@ -68,16 +83,31 @@ impl Guest for MockGuest {
     }
 
     async fn exec_interactive(&self, command: Command) -> Result<Interactive> {
-        self.alive(async {
-            if let Some(delay) = self.inside.faults().exec_delay {
-                tokio::time::sleep(delay).await;
-            }
-            if self.inside.is_exec_refused() {
-                return Err(Error::failed("run a command", "the label mock.exec_fail asks for it"));
-            }
-            run::start(&self.inside, command)
-        })
-        .await
+        self.command(|| run::start(&self.inside, command).map(|running| running.interactive)).await
+    }
+
+    async fn start_process(&self, command: Command, background: Background) -> Result<ProcessInfo> {
+        self.command(|| processes::start(&self.inside, command, background)).await
+    }
+
+    async fn processes(&self) -> Result<Vec<ProcessInfo>> {
+        self.alive(async { Ok(self.inside.processes().list()) }).await
+    }
+
+    async fn attach_process(&self, process: u64, attach: Attach) -> Result<ProcessEvents> {
+        self.alive(async { processes::attach(&self.inside, process, attach) }).await
+    }
+
+    async fn process_input(&self, process: u64, content: ByteStream, end: bool) -> Result<()> {
+        self.alive(processes::input(&self.inside, process, content, end)).await
+    }
+
+    async fn control_process(&self, process: u64, action: ProcessAction) -> Result<()> {
+        self.alive(processes::control(&self.inside, process, action)).await
+    }
+
+    async fn remove_process(&self, process: u64) -> Result<()> {
+        self.alive(processes::remove(&self.inside, process)).await
     }
 
     async fn read_file(&self, path: &str, offset: u64, length: Option<u64>) -> Result<FileContent> {

@@ -9,5 +9,5 @@ mod streams;
 /// Commands that a mock box has: those that the conformance suite and the documentation use.
 pub const COMMANDS: &[&str] = &[
     ":", "[", "cat", "cd", "chmod", "echo", "env", "exit", "false", "head", "kill", "ln", "ls", "mkdir", "printenv",
-    "printf", "pwd", "rm", "seq", "setsid", "sh", "sleep", "test", "touch", "true", "wc", "yes",
+    "printf", "pwd", "read", "rm", "seq", "setsid", "sh", "sleep", "test", "touch", "true", "wc", "yes",
 ];

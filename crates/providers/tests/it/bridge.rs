@@ -360,7 +360,7 @@ async fn every_promise_is_kept_through_the_protocol() {
         .without(Need::Users, "a mock box has no users")
         .without(Need::Control, "the agent of these tests cannot control what runs")
         .without(Need::Terminals, "a mock box has no terminals")
-        .without(Need::Background, "a mock box has no processes in the background")
+        .without(Need::Background, "the agent of these tests has no processes in the background")
         .without(Need::Images, "mock takes every image")
         .without(Need::Reopen, "mock boxes end with the process")
         .without(Need::Deadlines, "mock boxes end with the process");

@@ -97,7 +97,6 @@ async fn custom_passes_the_suite_over_a_service_of_boxes_in_memory() {
         .without(Need::Users, "a mock box has no users")
         .without(Need::Terminals, "a mock box has no terminals")
         .without(Need::Pauses, "a mock box cannot be paused")
-        .without(Need::Background, "a mock box has no processes in the background")
         .without(Need::Kill, "a mock box has no process that could be killed from outside");
     run(subject).await;
 }

@@ -31,7 +31,16 @@ fn text(lines: &[Value]) -> String {
 
 #[tokio::test]
 async fn a_process_lives_from_its_start_to_its_removal() {
-    let server = TestServer::start(NATIVE).await;
+    lives_from_start_to_removal(NATIVE).await;
+}
+
+#[tokio::test]
+async fn a_process_in_memory_lives_from_its_start_to_its_removal() {
+    lives_from_start_to_removal(MOCK).await;
+}
+
+async fn lives_from_start_to_removal(settings: &str) {
+    let server = TestServer::start(settings).await;
     let id = server.spawn().await;
     let line = "echo one; read more; echo $more >&2; exit 4";
     let process = start(&server, &id, json!({"command": line, "name": "job", "stdin_open": true})).await;
@@ -139,12 +148,12 @@ async fn a_process_that_is_read_keeps_its_sandbox_awake_and_one_that_is_not_rest
 }
 
 #[tokio::test]
-async fn a_provider_without_processes_says_so() {
+async fn a_provider_without_terminals_says_so_and_starts_no_process() {
     let server = TestServer::start(MOCK).await;
     let id = server.spawn().await;
-    let body = json!({"command": "true", "background": true});
-    server.post(&format!("/sandboxes/{id}/exec"), body).await.refused(400, "not_supported", "background");
-    server.get(&format!("/sandboxes/{id}/processes")).await.refused(400, "not_supported", "background");
+    let body = json!({"command": "true", "background": true, "tty": true});
+    server.post(&format!("/sandboxes/{id}/exec"), body).await.refused(400, "not_supported", "terminals");
+    assert_eq!(server.get(&format!("/sandboxes/{id}/processes")).await.ok(), json!([]));
 }
 
 #[tokio::test]

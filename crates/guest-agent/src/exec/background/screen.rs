@@ -1,12 +1,11 @@
 //! The screen of a terminal that outlives its clients.
 
 use std::num::NonZeroU16;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use guest_protocol::TerminalSize;
+use guest_protocol::output::{Held, Room};
 use vt100::Parser;
-
-use super::room::{Held, Room};
 
 /// Largest screen that is remembered, in columns and rows; of a larger one the upper left part is.
 const COLS_MAX: u16 = 512;
@@ -39,7 +38,7 @@ fn clamped(size: TerminalSize) -> (NonZeroU16, NonZeroU16) {
 
 impl Screen {
     /// Makes an empty screen; `None` if there is no room for one.
-    pub(super) fn new(size: TerminalSize, room: &Rc<Room>) -> Option<Screen> {
+    pub(super) fn new(size: TerminalSize, room: &Arc<Room>) -> Option<Screen> {
         let (rows, cols) = clamped(size);
         let mut held = room.nothing();
         held.resize_to(bytes(rows, cols)).then(|| Screen { parser: Parser::new(rows, cols, SCROLLBACK_ROWS), held })

@@ -3,25 +3,18 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use guest_protocol::frame::{Kind, PAYLOAD_BYTES_MAX};
+use guest_protocol::output::{LOSSLESS_RING_BYTES, PROCESSES_ENDED_MAX, RING_BYTES, Read, Ring, Room};
 use guest_protocol::{Action, Control, Exit, ProcessInfo, TerminalSize};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use super::ring::{Read, Ring};
-use super::room::Room;
 use super::screen::Screen;
+use super::spill::nameless_file;
 use crate::exec::reapers::Reaper;
 use crate::failure::{Result, conflict, not_found};
-
-/// Maximum number of ended processes that are remembered; the one that ended first is forgotten first.
-const ENDED_MAX: usize = 64;
-/// Output that is kept of a process, in bytes.
-const RING_BYTES: usize = 1024 * 1024;
-/// Output that is kept of a process that waits for its readers, in bytes: half of it is what they have
-/// been sent, and may have lost with their connection.
-const LOSSLESS_RING_BYTES: usize = 4 * 1024 * 1024;
 
 /// Input for a process.
 #[derive(Debug)]
@@ -36,7 +29,7 @@ pub(super) enum Fed {
 #[derive(Debug)]
 pub(crate) struct Background {
     by_number: RefCell<BTreeMap<u64, Rc<Process>>>,
-    room: Rc<Room>,
+    room: Arc<Room>,
     may_use_disk: bool,
 }
 
@@ -123,7 +116,7 @@ impl Background {
             terminal: Cell::new(terminal),
             reaper,
             lossless,
-            ring: RefCell::new(Ring::new(capacity, &self.room, self.may_use_disk)),
+            ring: RefCell::new(Ring::new(capacity, &self.room, self.may_use_disk.then_some(nameless_file))),
             screen: RefCell::new(screen),
             stdin: RefCell::new(stdin),
             exit: RefCell::default(),
@@ -159,7 +152,7 @@ impl Background {
     pub(super) fn forget_old(&self) {
         let mut processes = self.by_number.borrow_mut();
         let ended: Vec<u64> = processes.values().filter(|process| !process.runs()).map(|it| it.number).collect();
-        for number in ended.iter().take(ended.len().saturating_sub(ENDED_MAX)) {
+        for number in ended.iter().take(ended.len().saturating_sub(PROCESSES_ENDED_MAX)) {
             processes.remove(number);
         }
     }

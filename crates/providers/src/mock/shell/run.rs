@@ -10,6 +10,7 @@ use futures_util::future::{BoxFuture, join_all};
 use futures_util::{FutureExt, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -28,12 +29,36 @@ const PIECES_MAX: usize = 16;
 const DEPTH_MAX: usize = 16;
 /// The most commands in the background of one request.
 const BACKGROUND_MAX: usize = 256;
+/// The longest line that `read` takes, in bytes.
+const LINE_BYTES_MAX: usize = 64 * 1024;
 /// The longest wait for output of background processes after the main process has ended, the same
 /// as in every box.
 const DRAIN: Duration = Duration::from_millis(250);
 
+/// A command that was started.
+pub(in crate::mock) struct Running {
+    pub(in crate::mock) interactive: Interactive,
+    pub(in crate::mock) tasks: Tasks,
+}
+
+/// Tasks that carry out a command and its children.
+pub(in crate::mock) struct Tasks {
+    main: JoinHandle<()>,
+    background: TaskTracker,
+}
+
+impl Tasks {
+    /// Waits until all have ended, which those of a killed command do at once.
+    pub(in crate::mock) async fn ended(self) {
+        // It panics only if a command did.
+        let _ = self.main.await;
+        self.background.close();
+        self.background.wait().await;
+    }
+}
+
 /// Starts a command in a box.
-pub(in crate::mock) fn start(inside: &Arc<Boxed>, command: Command) -> Result<Interactive> {
+pub(in crate::mock) fn start(inside: &Arc<Boxed>, command: Command) -> Result<Running> {
     check_command(&command.argv, &command.env)?;
     if command.terminal.is_some() {
         return Err(Error::NotSupported("the provider `mock` has no terminals; leave out `tty`".to_owned()));
@@ -55,10 +80,12 @@ pub(in crate::mock) fn start(inside: &Arc<Boxed>, command: Command) -> Result<In
     let (stdin, timeout) = (Source::stream(command.stdin), command.timeout);
     let argv = command.argv;
     let (end_by, ended_by) = oneshot::channel();
-    inside.tasks().spawn(supervise(shell, argv, stdin, timeout, ended_by));
+    let background = shell.run.background.clone();
+    let main = inside.tasks().spawn(supervise(shell, argv, stdin, timeout, ended_by));
     let reader = Reader { receiver, dead: inside.dead().clone(), guard: kill.drop_guard() };
     let output = stream::unfold(Some(reader), |reader| async move { reader?.next().await }).boxed();
-    Ok(Interactive { output, control: Arc::new(Signals(Mutex::new(Some(end_by)))) })
+    let interactive = Interactive { output, control: Arc::new(Signals(Mutex::new(Some(end_by)))) };
+    Ok(Running { interactive, tasks: Tasks { main, background } })
 }
 
 /// Delivery of signals to a command. Programs of a mock box handle no signal, so each has its
@@ -386,6 +413,7 @@ impl Shell {
                     Err(_) => complain(&io, &format!("exit: {code}: not a number"), 2).await,
                 },
                 ("cd", _) => self.change_directory(args, &io).await,
+                ("read", _) => self.read(args, &io).await,
                 ("setsid", [_, ..]) => self.command(args, io).await,
                 ("sh", [flag, text, rest @ ..]) if flag == "-c" => {
                     let args = if rest.is_empty() { vec![program.clone()] } else { rest.to_vec() };
@@ -416,6 +444,34 @@ impl Shell {
         }
         self.cwd = path;
         Flow::Next(0)
+    }
+
+    /// Implements `read`: sets a variable to the next line of stdin, and fails at the end.
+    async fn read(&mut self, args: &[String], io: &Io) -> Flow {
+        let (is_raw, name) = match args {
+            [name] if name != "-r" => (false, name),
+            [flag, name] if flag == "-r" => (true, name),
+            _ => return complain(io, "usage: read [-r] NAME", 2).await,
+        };
+        let mut line = Vec::new();
+        let mut is_whole = false;
+        // No more than the line: what follows is for the next command.
+        while let Some(byte) = io.stdin.read(1).await {
+            match &byte[..] {
+                b"\n" => {
+                    is_whole = true;
+                    break;
+                }
+                b"\\" if !is_raw => match io.stdin.read(1).await {
+                    Some(next) if next[..] != b"\n"[..] => line.extend_from_slice(&next),
+                    _ => {}
+                },
+                byte if line.len() < LINE_BYTES_MAX => line.extend_from_slice(byte),
+                _ => return complain(io, "read: the line is too long", 2).await,
+            }
+        }
+        self.env.insert(name.clone(), String::from_utf8_lossy(&line).trim_matches([' ', '\t']).to_owned());
+        Flow::Next(i32::from(!is_whole))
     }
 
     fn find(&self, program: &str) -> Found {

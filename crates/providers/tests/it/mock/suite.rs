@@ -34,7 +34,6 @@ async fn the_mock_provider_keeps_every_promise() {
         .without(Need::Processes, "a mock box runs no real program")
         .without(Need::Users, "a mock box has no users")
         .without(Need::Terminals, "a mock box has no terminals")
-        .without(Need::Background, "a mock box has no processes in the background")
         .without(Need::Images, "mock takes every image")
         .without(Need::Reopen, "mock boxes end with the process")
         .without(Need::Deadlines, "mock boxes end with the process");

@@ -1,15 +1,15 @@
 //! The newest output of a process, under positions: the number of bytes written before.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use guest_protocol::frame::{HEADER_BYTES, Kind, header};
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 
 use super::room::{Held, Room};
+use crate::frame::{HEADER_BYTES, Kind, header};
 
 /// Smallest capacity in memory: each process has as much, however many there are.
 const BYTES_MIN: usize = 4 * 1024;
@@ -17,12 +17,13 @@ const BYTES_MIN: usize = 4 * 1024;
 const RUNS_MAX: usize = 8192;
 /// Largest piece that a reader gets at once, in bytes.
 const PIECE_BYTES_MAX: usize = 256 * 1024;
-/// Directories for what does not fit the memory, by preference: the second one may be in memory itself.
-const DIRECTORIES: [&str; 2] = ["/var/tmp", "/tmp"];
+
+/// Opens a file that ends with its descriptor.
+type OpenFile = fn() -> io::Result<File>;
 
 /// A ring of bytes.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub struct Ring {
     store: Store,
     /// Maximum number of bytes that are kept.
     capacity: usize,
@@ -33,20 +34,20 @@ pub(super) struct Ring {
     /// Positions at which the output of a stream begins, with the stream; never empty unless the ring is.
     runs: VecDeque<(u64, Kind)>,
     held: Held,
-    /// True if output may be kept in a file of the box.
-    may_use_disk: bool,
+    /// Way to a file for what does not fit the memory, if there is one.
+    open_file: Option<OpenFile>,
 }
 
 #[derive(Debug)]
 enum Store {
     Memory(VecDeque<u8>),
     /// A file without a name, in which a byte is at its position modulo the capacity.
-    File(OwnedFd),
+    File(File),
 }
 
 /// Answer to a reader.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Read {
+pub enum Read {
     /// A frame of output, and the position after it.
     Frame(Bytes, u64),
     /// The position is gone; the oldest byte that is kept has this one.
@@ -56,8 +57,10 @@ pub(super) enum Read {
 }
 
 impl Ring {
-    /// Makes an empty ring that keeps at most `capacity` bytes, in memory as far as there is `room`.
-    pub(super) fn new(capacity: usize, room: &Rc<Room>, may_use_disk: bool) -> Ring {
+    /// Makes an empty ring that keeps at most `capacity` bytes: in memory as far as there is `room`, then in
+    /// a file, if there is a way to one.
+    #[must_use]
+    pub fn new(capacity: usize, room: &Arc<Room>, open_file: Option<fn() -> io::Result<File>>) -> Ring {
         Ring {
             store: Store::Memory(VecDeque::new()),
             capacity,
@@ -65,27 +68,30 @@ impl Ring {
             end: 0,
             runs: VecDeque::new(),
             held: room.nothing(),
-            may_use_disk,
+            open_file,
         }
     }
 
     /// Returns the position of the oldest byte that is kept.
-    pub(super) fn first(&self) -> u64 {
+    #[must_use]
+    pub fn first(&self) -> u64 {
         self.first
     }
 
     /// Returns the position after the newest byte.
-    pub(super) fn end(&self) -> u64 {
+    #[must_use]
+    pub fn end(&self) -> u64 {
         self.end
     }
 
     /// Returns the number of bytes that are kept at most.
-    pub(super) fn capacity(&self) -> usize {
+    #[must_use]
+    pub fn capacity(&self) -> usize {
         self.capacity
     }
 
     /// Appends output of one stream, in the place of the oldest if there is no room beside it.
-    pub(super) fn append(&mut self, kind: Kind, bytes: &[u8]) {
+    pub fn append(&mut self, kind: Kind, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
@@ -121,7 +127,8 @@ impl Ring {
     }
 
     /// Reads one frame from `position` on.
-    pub(super) fn read(&self, position: u64) -> Read {
+    #[must_use]
+    pub fn read(&self, position: u64) -> Read {
         if position < self.first {
             return Read::Lost(self.first);
         }
@@ -185,8 +192,8 @@ impl Ring {
             memory.reserve_exact(next - memory.len().min(next));
             return;
         }
-        if self.may_use_disk
-            && let Ok(file) = nameless_file()
+        if let Some(open_file) = self.open_file
+            && let Ok(file) = open_file()
         {
             let (front, back) = memory.as_slices();
             let middle = self.first + front.len() as u64;
@@ -202,47 +209,30 @@ impl Ring {
     }
 }
 
-/// Opens a file of the box that ends with its descriptor.
-fn nameless_file() -> Result<OwnedFd, Errno> {
-    let mode = Mode::RUSR | Mode::WUSR;
-    let mut fault = Errno::NOENT;
-    for directory in DIRECTORIES {
-        match rustix::fs::open(directory, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode) {
-            // Never in the place of a standard stream.
-            Ok(file) => return rustix::io::fcntl_dupfd_cloexec(&file, 3),
-            Err(errno) => fault = errno,
-        }
-    }
-    Err(fault)
-}
-
 /// Returns the offset of a position in the file, and the number of bytes until its end.
 fn place(position: u64, capacity: usize) -> (u64, usize) {
     let offset = position % capacity.max(1) as u64;
     (offset, capacity - usize::try_from(offset).unwrap_or(capacity))
 }
 
-fn write_at(file: &OwnedFd, mut position: u64, capacity: usize, mut bytes: &[u8]) -> Result<(), Errno> {
+fn write_at(file: &File, mut position: u64, capacity: usize, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let (offset, len) = place(position, capacity);
-        let written = rustix::io::pwrite(file, bytes.get(..len).unwrap_or(bytes), offset)?;
-        bytes = bytes.get(written..).unwrap_or_default();
-        position += written as u64;
+        let piece = bytes.get(..len).unwrap_or(bytes);
+        file.write_all_at(piece, offset)?;
+        bytes = bytes.get(piece.len()..).unwrap_or_default();
+        position += piece.len() as u64;
     }
     Ok(())
 }
 
-fn read_at(file: &OwnedFd, mut position: u64, capacity: usize, into: &mut [u8]) -> Result<(), Errno> {
-    let mut filled = 0;
-    while let Some(rest) = into.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+fn read_at(file: &File, mut position: u64, capacity: usize, mut into: &mut [u8]) -> io::Result<()> {
+    while !into.is_empty() {
         let (offset, len) = place(position, capacity);
-        let len = len.min(rest.len());
-        let read = rustix::io::pread(file, rest.get_mut(..len).unwrap_or_default(), offset)?;
-        if read == 0 {
-            return Err(Errno::IO);
-        }
-        filled += read;
-        position += read as u64;
+        let (piece, rest) = into.split_at_mut(len.min(into.len()));
+        file.read_exact_at(piece, offset)?;
+        position += piece.len() as u64;
+        into = rest;
     }
     Ok(())
 }
@@ -265,7 +255,7 @@ mod test {
                 }
                 Read::Frame(frame, next) => {
                     let (head, payload) = frame.split_first_chunk::<HEADER_BYTES>().unwrap();
-                    let (kind, len) = guest_protocol::frame::parse_header(*head).unwrap();
+                    let (kind, len) = crate::frame::parse_header(*head).unwrap();
                     assert_eq!((len, next - position), (payload.len(), len as u64));
                     match runs.last_mut().filter(|(last, _)| *last == kind) {
                         Some((_, bytes)) => bytes.extend_from_slice(payload),
@@ -278,6 +268,10 @@ mod test {
         }
     }
 
+    fn on_disk() -> io::Result<File> {
+        tempfile::tempfile()
+    }
+
     fn kind(is_stderr: bool) -> Kind {
         if is_stderr { Kind::Stderr } else { Kind::Stdout }
     }
@@ -288,10 +282,10 @@ mod test {
             writes in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..9000)), 0..40),
             capacity in 4096_usize..40_000,
             room in 0_usize..60_000,
-            on_disk: bool,
+            is_on_disk: bool,
             from in 0_u64..100_000,
         ) {
-            let mut ring = Ring::new(capacity, &Room::of_bytes(room), on_disk);
+            let mut ring = Ring::new(capacity, &Room::of_bytes(room), is_on_disk.then_some(on_disk));
             let mut written: Vec<(Kind, u8)> = Vec::new();
             for (is_stderr, bytes) in &writes {
                 ring.append(kind(*is_stderr), bytes);
@@ -299,7 +293,7 @@ mod test {
             }
             prop_assert_eq!(ring.end(), written.len() as u64);
             prop_assert!(ring.end() - ring.first() <= capacity as u64);
-            let surely_kept = written.len().min(if on_disk { capacity } else { BYTES_MIN });
+            let surely_kept = written.len().min(if is_on_disk { capacity } else { BYTES_MIN });
             prop_assert!(ring.end() - ring.first() >= surely_kept as u64);
             let from = from.min(ring.end());
             let (begin, runs) = all(&ring, from);
@@ -312,7 +306,7 @@ mod test {
 
     #[test]
     fn changes_between_the_streams_are_bounded() {
-        let mut ring = Ring::new(1 << 20, &Room::of_bytes(1 << 20), false);
+        let mut ring = Ring::new(1 << 20, &Room::of_bytes(1 << 20), None);
         (0..3 * RUNS_MAX).for_each(|n| ring.append(kind(n % 2 == 1), b"x"));
         assert_eq!((ring.runs.len(), ring.end() - ring.first()), (RUNS_MAX, RUNS_MAX as u64));
     }
@@ -322,7 +316,7 @@ mod test {
         let room = Room::of_bytes(64 * 1024);
         let rings: Vec<Ring> = (0..8)
             .map(|_| {
-                let mut ring = Ring::new(32 * 1024, &room, true);
+                let mut ring = Ring::new(32 * 1024, &room, Some(on_disk));
                 (0..100).for_each(|_| ring.append(Kind::Stdout, &[7; 1000]));
                 assert_eq!(ring.end() - ring.first(), 32 * 1024);
                 ring

@@ -1,0 +1,22 @@
+//! Output of background processes, as it is kept in a box.
+
+mod ring;
+mod room;
+
+use std::time::Duration;
+
+pub use ring::{Read, Ring};
+pub use room::{Held, Room};
+
+/// Maximum number of ended processes that are remembered; the one that ended first is forgotten first.
+pub const PROCESSES_ENDED_MAX: usize = 64;
+/// Output that is kept of a process, in bytes.
+pub const RING_BYTES: usize = 1024 * 1024;
+/// Output that is kept of a process that waits for its readers, in bytes: half of it is what they have
+/// been sent, and may have lost with their connection.
+pub const LOSSLESS_RING_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes after which a process that waits for no reader pauses: one that writes without end must not
+/// take the time of all others.
+pub const BURST_BYTES: usize = 1024 * 1024;
+/// Length of that pause.
+pub const BURST_PAUSE: Duration = Duration::from_millis(10);
