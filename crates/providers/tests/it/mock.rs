@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+mod processes;
 mod snapshots;
 mod suite;
 
