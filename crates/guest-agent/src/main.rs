@@ -23,6 +23,7 @@ mod prepare_rootfs;
 mod ptrace;
 mod reclaim;
 mod relay;
+mod renew;
 mod serve;
 mod sockets;
 mod tcp;

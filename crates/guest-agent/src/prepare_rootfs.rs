@@ -36,12 +36,8 @@ pub(crate) fn furnish(boot: &Boot) -> Vec<String> {
         note(dir, make_dir(dir, mode));
     }
     let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    for (file, content) in [
-        // Tools that export images leave these empty.
-        ("/etc/hostname", format!("{hostname}\n")),
-        ("/etc/hosts", format!("127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n")),
-        ("/etc/resolv.conf", String::new()),
-    ] {
+    // Tools that export images leave these empty.
+    for (file, content) in named_files(&hostname).into_iter().chain([("/etc/resolv.conf", String::new())]) {
         note(file, fill(file, &content));
     }
     let workdir = default_workdir(boot);
@@ -55,6 +51,22 @@ pub(crate) fn furnish(boot: &Boot) -> Vec<String> {
         }
     }
     faults
+}
+
+/// Returns the files that name the host.
+fn named_files(hostname: &str) -> [(&'static str, String); 2] {
+    let hosts = format!("127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n");
+    [("/etc/hostname", format!("{hostname}\n")), ("/etc/hosts", hosts)]
+}
+
+/// Replaces the name of the host in the files that [`furnish`] has made, and leaves others.
+pub(crate) fn rename_host(earlier: &str, hostname: &str) -> std::io::Result<()> {
+    for ((file, before), (_, now)) in named_files(earlier).into_iter().zip(named_files(hostname)) {
+        if std::fs::read_to_string(file).is_ok_and(|content| content == before) {
+            std::fs::write(file, now)?;
+        }
+    }
+    Ok(())
 }
 
 /// Has programs ask the agent for the addresses of names, whatever the image or the host says. Returns

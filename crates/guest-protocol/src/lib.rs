@@ -43,6 +43,7 @@
 //! | `POST /egress/accept` | [`EgressAccept`] in [`REQUEST_HEADER`], raw bytes to the program | raw bytes from it |
 //! | `POST /egress/refuse` | [`EgressRefuse`] | `{}` |
 //! | `POST /trust` | [`Trust`] | `{}` |
+//! | `POST /restored` | [`Restored`] | `{}` |
 //!
 //! `GET /file` takes its [`ReadFile`] in [`REQUEST_HEADER`] too: JSON,
 //! percent-encoded outside printable ASCII, so that any path fits a header. The end of either body
@@ -109,7 +110,8 @@ pub use listen::{
     LISTEN_CONNECTIONS_MAX, LISTEN_ROW_BYTES_MAX, LISTENERS_MAX, Listen, ListenAccept, ListenRefuse, ListenRow,
 };
 pub use machine::{
-    MACHINE_AGENT_PORT, MACHINE_BOOT_PORT, MACHINE_ENTROPY_BYTES, MACHINE_LINE_BYTES_MAX, Machine, MachineReport, Vmm,
+    MACHINE_AGENT_PORT, MACHINE_BOOT_PORT, MACHINE_ENTROPY_BYTES, MACHINE_LINE_BYTES_MAX, Machine, MachineReport,
+    Restored, Vmm,
 };
 pub use ports::{
     Connect, ListeningPort, PORT_CHANGE_BYTES_MAX, PORT_CHANGE_EVERY, PORT_CHANGES_BURST, PORTS_MAX, PortChange,

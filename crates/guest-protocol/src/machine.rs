@@ -47,6 +47,22 @@ pub struct Machine {
     pub disk_bytes: u64,
 }
 
+/// Changes to a box in a machine that goes on from files: it has the memory of the one that was written to
+/// them, and must differ from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restored {
+    /// Host name in the box.
+    pub hostname: String,
+    /// Time of the host's wall clock, in nanoseconds since 1970.
+    pub now_ns: u64,
+    /// [`MACHINE_ENTROPY_BYTES`] random bytes of the host in hexadecimal digits, which go into the
+    /// random numbers of the machine's kernel. Its processes keep those that they have.
+    pub entropy: String,
+    /// Time from now until the box ends by itself, in milliseconds; `None` to leave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
+}
+
 /// Answer to [`Machine`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -91,6 +91,14 @@ impl AgentGuest {
             .unwrap_or_else(|_| Err(Error::failed(ACTION, "the agent does not answer")))
     }
 
+    /// Makes the box of a machine that goes on from files differ from the one that was written to them.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] if the box is no machine, [`Error::Failed`] if its kernel refuses.
+    pub(crate) async fn renew(&self, restored: &wire_types::Restored) -> Result<()> {
+        self.connection.order("make a restored machine differ", "/restored", restored, SHORT_WAIT).await
+    }
+
     /// Returns whether the connection has ended. A new one is needed then.
     #[must_use]
     pub fn is_closed(&self) -> bool {

@@ -14,11 +14,16 @@ mod drive_rate;
 mod drives;
 mod host;
 mod image_files;
+mod keep;
 mod machine;
 mod room;
+mod saved;
+mod sealed;
+mod templates;
 mod vmm;
 
 use std::path::{PathBuf, absolute};
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::StoreId;
@@ -39,6 +44,8 @@ pub use drive_rate::DriveRate;
 use drives::Drives;
 use host::Programs;
 use image_files::ImageFiles;
+use saved::Checks;
+use templates::Templates;
 
 /// Name of this provider.
 pub const NAME: &str = FirecrackerBackend::NAME;
@@ -68,6 +75,9 @@ pub struct FirecrackerConfig {
     pub boot_timeout: Duration,
     /// Limit on what each drive of a box reads and writes in a second.
     pub drive_rate: DriveRate,
+    /// Most mebibytes that the templates of machines may take on disk; 0 for none, so that every machine
+    /// boots.
+    pub templates_mb: u64,
     /// Parent of the folder `firecracker`, which holds everything that the provider keeps on disk.
     pub data_dir: PathBuf,
     /// Store that the boxes belong to.
@@ -107,6 +117,8 @@ impl Firecracker {
         let folders = Folders::make(base.clone(), 0o700).map_err(not_opened)?;
         let image_files = ImageFiles::open(base.join("images")).map_err(not_opened)?;
         let drives = Drives::open(base.join("drives"), config.drive_rate).map_err(not_opened)?;
+        let templates = Templates::open(base.join("templates"), config.templates_mb.saturating_mul(1 << 20));
+        let templates = Arc::new(templates.map_err(not_opened)?);
         let parts = Parts::new(folders, ids, config.images)?;
         let cgroups = Cgroups::open(config.cgroup_parent.as_deref(), &config.store_id);
         let programs = Programs {
@@ -123,6 +135,8 @@ impl Firecracker {
             found: RwLock::default(),
             image_files,
             drives,
+            templates,
+            checks: Checks::default(),
             jailed,
             boot_timeout: config.boot_timeout,
         })

@@ -231,6 +231,9 @@ impl<B: Backend> Inner<B> {
         let Some(can) = probe.can else { return Err(Error::Unavailable(probe.error.unwrap_or_default())) };
         let folder = self.folder(id);
         if folder.exists() {
+            if self.backend.is_suspended(&folder) {
+                self.wake(id, entry).await?;
+            }
             // A paused agent would not answer.
             if let Some(record) = folder.read() {
                 let _ = self.backend.resume(&folder, &record).await;
@@ -356,7 +359,9 @@ impl<B: Backend> Provider for Local<B> {
     async fn inventory(&self) -> Result<Vec<Found>> {
         let list = |inner: &Inner<B>| {
             let found = inner.backend.parts().folders.all()?.into_iter().filter(|(id, _)| *id != probe_id());
-            let alive = |id: &SandboxId, folder: &BoxFolder| inner.boxes.entry(id).is_alive(folder.pid());
+            let alive = |id: &SandboxId, folder: &BoxFolder| {
+                inner.backend.is_suspended(folder) || inner.boxes.entry(id).is_alive(folder.pid())
+            };
             Ok(found.map(|(id, folder)| Found { alive: alive(&id, &folder), id }).collect())
         };
         self.listed(list, "list the boxes").await

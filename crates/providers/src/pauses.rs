@@ -36,6 +36,24 @@ pub trait Pauses: fmt::Debug + Send + Sync {
     /// Lists the boxes that are paused.
     async fn paused(&self) -> Result<Vec<SandboxId>>;
 
+    /// Returns whether paused boxes can be written to disk.
+    fn can_suspend(&self) -> bool {
+        false
+    }
+
+    /// Writes a paused box to disk, so that it takes no memory. It is paused as before, and goes on with
+    /// [`Pauses::resume`].
+    ///
+    /// - Its processes go on where they were. What the server had open to the box, commands in the
+    ///   foreground and connections, ends.
+    /// - It is found and goes on after a restart of the host.
+    /// - A repeat succeeds. A box that is not paused is [`crate::Error::Conflict`], one that does not exist
+    ///   [`crate::Error::Gone`].
+    async fn suspend(&self, id: &SandboxId) -> Result<()> {
+        let _ = id;
+        Err(crate::Error::NotSupported("this provider writes no paused box to disk".to_owned()))
+    }
+
     /// Returns whether memory of paused boxes can be handed back, as far as is known without a look at
     /// a box.
     fn can_reclaim(&self) -> bool;

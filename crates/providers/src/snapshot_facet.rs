@@ -35,7 +35,15 @@ pub trait Snapshots: fmt::Debug + Send + Sync {
     /// - A box that does not exist is [`crate::Error::Gone`].
     /// - On error nothing is left behind. Dropping the future leaves nothing that
     ///   [`Snapshots::remove`] does not remove.
+    /// - Where [`Snapshots::has_memory`] holds, its processes are in it too, and go on in each box that is
+    ///   made of it, with the size of its box. What the server had open to the box, commands in the
+    ///   foreground and connections, ends, in the box and in those that are made of it.
     async fn take(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Taken>;
+
+    /// Returns whether snapshots have the memory of their boxes, and not only the files.
+    fn has_memory(&self) -> bool {
+        false
+    }
 
     /// Removes a snapshot.
     ///

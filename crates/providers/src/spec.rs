@@ -38,7 +38,8 @@ pub struct Spec {
 /// A phase of a start, with its duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Phase {
-    /// Name of the phase: `image`, `box` or `agent`.
+    /// Name of the phase: `image`, `box` or `agent`; `restore` in place of `box` where the box was made from
+    /// the files of another.
     pub name: &'static str,
     /// Duration of the phase.
     pub took: Duration,

@@ -105,7 +105,7 @@ fn prepare(
     let diverted = diverted.at("hand over descriptors")?;
     privileges::limit_resources(&launch.soft)?;
     shares::bound_each(Part::of(launch))?;
-    privileges::give_up(launch.slot.map(|slot| slot.uid))?;
+    privileges::give_up(launch.slot.map(|slot| slot.uid), false)?;
     let is_heard = install_filter()?;
     let boot = Boot {
         listener_fd: LISTENER_FD,

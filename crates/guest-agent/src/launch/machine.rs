@@ -17,7 +17,7 @@ use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
-use guest_protocol::{Boot, MACHINE_AGENT_PORT, MACHINE_BOOT_PORT, Machine, MachineReport, SoftLimits};
+use guest_protocol::{Boot, MACHINE_AGENT_PORT, MACHINE_BOOT_PORT, Machine, MachineReport, Restored, SoftLimits};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::umask;
 
@@ -39,6 +39,8 @@ pub(crate) struct Made {
     pub(crate) listener: Listener,
     pub(crate) oom_events: OwnedFd,
     pub(crate) sockets: Option<OwnedFd>,
+    /// Random numbers of the kernel.
+    pub(crate) random: OwnedFd,
 }
 
 /// Makes the box that the host asks for. A failure is on the machine's console, and the host has it too
@@ -60,9 +62,9 @@ pub(crate) fn make() -> Result<Made, ExitCode> {
             break made;
         }
     });
-    made.map_err(|Refused { step, errno }| {
+    made.map_err(|refused| {
         // The console is all that is left to report to.
-        let _ = writeln!(std::io::stderr(), "tidebox: cannot {step}: {errno}");
+        let _ = writeln!(std::io::stderr(), "tidebox: {refused}");
         ExitCode::FAILURE
     })
 }
@@ -78,7 +80,8 @@ fn begin() -> Result<(Listener, Drives), Refused> {
 
 /// Makes the box of `machine`, whose root is that of this process then.
 fn settle(machine: &Machine, drives: &Drives) -> Result<Made, Refused> {
-    kernel::stir(machine)?;
+    let random = kernel::open_random()?;
+    kernel::stir(&random, &machine.entropy)?;
     kernel::set_clock(machine.now_ns)?;
     let listener = Listener::bind(MACHINE_AGENT_PORT).at("listen on the vsock")?;
     kernel::bound_processes(machine.pids)?;
@@ -95,8 +98,19 @@ fn settle(machine: &Machine, drives: &Drives) -> Result<Made, Refused> {
     let sockets = sockets::open().ok();
     privileges::limit_resources(&SoftLimits::default())?;
     bound_each(Part::WHOLE)?;
-    privileges::give_up(None)?;
-    Ok(Made { boot: machine.boot.clone(), listener, oom_events, sockets })
+    privileges::give_up(None, true)?;
+    Ok(Made { boot: machine.boot.clone(), listener, oom_events, sockets, random })
+}
+
+/// Makes the kernel and the id of a machine that goes on from files differ from those of the one that was
+/// written to them.
+pub(crate) fn renew(random: &OwnedFd, restored: &Restored) -> Result<(), Refused> {
+    privileges::with_spare(|| {
+        kernel::stir(random, &restored.entropy)?;
+        kernel::set_clock(restored.now_ns)?;
+        rustix::system::sethostname(restored.hostname.as_bytes()).at("set the host name")
+    })?;
+    write_machine_id(&restored.entropy)
 }
 
 /// Gives the machine an id of its own, where its image has one.

@@ -3,8 +3,9 @@
 use guest_protocol::SoftLimits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, Gid, Uid, clear_ambient_capability_set, remove_capability_from_bounding_set,
-    set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, CapabilitySets, Gid, Uid, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid,
 };
 
 use super::refused::{At, Refused};
@@ -34,8 +35,14 @@ const OOM_SCORE_MAX: i32 = 1000;
 /// End of the range of capability numbers, which starts at 0.
 const CAPABILITIES_END: u32 = 64;
 
-/// Drops every capability but [`KEPT`], irrevocably; as the user of a slot, all.
-pub(super) fn give_up(user: Option<u32>) -> Result<(), Refused> {
+/// Capabilities that the first process of a machine may raise again, and no command ever has: for the
+/// clock, the host name and the random numbers of a machine that goes on from files. There is no other
+/// kernel for them to harm than that of the box.
+const SPARE: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_TIME);
+
+/// Drops every capability but [`KEPT`], irrevocably; as the user of a slot, all. The first process of a
+/// machine keeps [`SPARE`] at hand.
+pub(super) fn give_up(user: Option<u32>, is_machine: bool) -> Result<(), Refused> {
     let kept = if user.is_some() { CapabilitySet::empty() } else { KEPT };
     for number in 0..CAPABILITIES_END {
         let capability = CapabilitySet::from_bits_retain(1 << number);
@@ -56,9 +63,20 @@ pub(super) fn give_up(user: Option<u32>) -> Result<(), Refused> {
         set_thread_res_gid(gid, gid, gid).at("become the group of the slot")?;
         set_thread_res_uid(uid, uid, uid).at("become the user of the slot")?;
     }
-    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    let permitted = if is_machine { kept.union(SPARE) } else { kept };
+    let sets = CapabilitySets { effective: kept, permitted, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets).at("give up capabilities")?;
     set_no_new_privs(true).at("give up new privileges")
+}
+
+/// Runs `work` with the capabilities of [`SPARE`], which this thread has at hand.
+pub(super) fn with_spare<T>(work: impl FnOnce() -> Result<T, Refused>) -> Result<T, Refused> {
+    const STEP: &str = "raise capabilities";
+    let before = capabilities(None).at(STEP)?;
+    set_capabilities(None, CapabilitySets { effective: before.effective.union(SPARE), ..before }).at(STEP)?;
+    let done = work();
+    set_capabilities(None, before).at("give up capabilities")?;
+    done
 }
 
 /// Becomes a user of the host, with its group and no other, and so without any capability.

@@ -9,6 +9,12 @@ pub(crate) struct Refused {
     pub(super) errno: Errno,
 }
 
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cannot {}: {}", self.step, self.errno)
+    }
+}
+
 /// Conversion of an error to [`Refused`], with the name of its step.
 pub(crate) trait At<T> {
     /// Turns the error into [`Refused`].

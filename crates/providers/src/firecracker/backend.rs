@@ -3,37 +3,40 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use domain::Resources;
 use firecracker::requests::State;
-use guest_protocol::{CgroupDir, MACHINE_ENTROPY_BYTES, Machine, Network, Vmm};
+use guest_protocol::{CgroupDir, Machine, Network, Vmm};
+use images::ImageGuard;
 use parking_lot::RwLock;
-use rand::TryRng as _;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::console::Console;
 use super::drives::Drives;
 use super::host::{self, Found, Machines, Programs};
 use super::image_files::ImageFiles;
-use super::machine::{self, Boot};
-use super::room::{self, Room};
+use super::keep;
+use super::machine::{self, Boot, Starting};
+use super::room::{self, MachineFile, Room};
+use super::saved::{Checks, Saved, SavedRecord};
+use super::templates::{Making, Properties, Templates};
 use super::vmm::{self, Jail};
 use crate::agent::AgentGuest;
-use crate::local::agent_socket::Running;
+use crate::local::agent_socket::{BOX_PHASE, Running};
 use crate::local::backend::Backend;
 use crate::local::builder::try_box;
 use crate::local::cgroup::{self, Cgroups};
 use crate::local::fault::{not_made, not_written};
 use crate::local::folder::BoxFolder;
-use crate::local::host_rootfs::HOSTNAME;
 use crate::local::launcher::failed;
 use crate::local::parts::Parts;
 use crate::local::plan::BoxPlan;
-use crate::local::probe::Probe;
+use crate::local::probe::{Probe, probe_id};
 use crate::local::process::Process;
 use crate::local::record::Record;
-use crate::{Error, Facts, Result, Spec};
+use crate::local::snapshot_folder::SnapshotFolder;
+use crate::{Error, Facts, Guest as _, Result, Spec};
 
 /// Memory of the process besides that of its guest, in mebibytes: Firecracker itself, the buffers of its
 /// devices, and what the kernel keeps for both.
@@ -48,7 +51,10 @@ const VCPUS_MAX: u32 = 32;
 /// Most mebibytes of `/dev/shm`, as in container engines; less if the box has little memory.
 const SHM_MB_MAX: u32 = 64;
 /// Limit for a killed process to end before everything in its control groups is killed.
-const ALONE_WAIT: Duration = Duration::from_secs(1);
+pub(super) const ALONE_WAIT: Duration = Duration::from_secs(1);
+
+/// Name of the phase in which a machine is made from files, in place of that in which it boots.
+pub(super) const RESTORE_PHASE: &str = "restore";
 
 type Plan<'a> = BoxPlan<'a, Machines>;
 
@@ -58,6 +64,20 @@ pub struct Order {
     room: Room,
     vmm: Vmm,
     boot: Boot,
+    origin: Origin,
+}
+
+/// Way in which a machine comes to be.
+#[derive(Debug)]
+enum Origin {
+    /// It boots.
+    Boot,
+    /// It boots, and a template is made of it.
+    Template { making: Making, image: PathBuf, record: SavedRecord },
+    /// It is made from a template.
+    Restore(Saved),
+    /// It goes on from a snapshot of a box.
+    Wake,
 }
 
 /// Way to make boxes with Firecracker.
@@ -70,6 +90,9 @@ pub struct FirecrackerBackend {
     pub(super) found: RwLock<Option<Found>>,
     pub(super) image_files: ImageFiles,
     pub(super) drives: Drives,
+    pub(super) templates: Arc<Templates>,
+    /// Snapshots and suspended boxes whose files were checked.
+    pub(super) checks: Checks,
     pub(super) jailed: bool,
     /// Limit for a guest to boot.
     pub(super) boot_timeout: Duration,
@@ -86,6 +109,7 @@ impl Backend for FirecrackerBackend {
     const COPIES_IMAGE: bool = true;
     const SLOW_PROBE: Option<&'static str> = None;
     const DEFAULT_IMAGE: &'static str = "debian:stable-slim";
+    const KEEPS_MEMORY: bool = true;
 
     type Socket = ();
     type Capabilities = Machines;
@@ -120,6 +144,9 @@ impl Backend for FirecrackerBackend {
                 "memory_mb is {memory_mb}, with which no machine boots; the least on the provider firecracker is \
                  {MEMORY_MB_MIN}"
             )));
+        }
+        if let Some(snapshot) = &spec.snapshot {
+            return keep::check_size(&self.parts.folders.snapshot(snapshot), &spec.resources);
         }
         if vcpus > VCPUS_MAX {
             return Err(Error::Invalid(format!(
@@ -156,6 +183,30 @@ impl Backend for FirecrackerBackend {
         Room::find(folder).is_marked_paused()
     }
 
+    fn has_snapshots(&self, can: Option<Machines>) -> bool {
+        can.is_some()
+    }
+
+    async fn keep(&self, folder: &BoxFolder, _: &Record, new: &SnapshotFolder) -> Result<u64> {
+        self.keep_box(folder, new).await
+    }
+
+    fn can_suspend(&self) -> bool {
+        true
+    }
+
+    async fn suspend(&self, folder: &BoxFolder, process: &Process) -> Result<()> {
+        self.suspend_box(folder, process).await
+    }
+
+    fn is_suspended(&self, folder: &BoxFolder) -> bool {
+        keep::is_suspended(folder)
+    }
+
+    async fn wake(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<Running> {
+        self.wake_box(folder, process).await
+    }
+
     /// Returns the drive with the changes: the other files belong to all boxes of the image.
     fn own_files(&self, folder: &BoxFolder) -> PathBuf {
         Room::find(folder).file(room::CHANGES)
@@ -177,49 +228,92 @@ impl Backend for FirecrackerBackend {
     async fn prepare(&self, plan: &Plan<'_>, id_base: Option<u32>) -> Result<Order> {
         let found = self.found.read().clone();
         let found = found.ok_or_else(|| not_made("Firecracker was not found"))?;
-        let image = plan.image.map(|image| &image.held);
-        let image = self.image_files.of(image, self.parts.images.as_ref()).await.map_err(not_written)?;
         let program = found.firecracker.file_name().filter(|_| self.jailed);
         let room = Room::new(&plan.folder, program);
         let size_mb = Drives::size_mb(plan.resources.disk_mb);
         room.make(id_base).map_err(not_written)?;
-        self.drives.make(size_mb, &room.file(room::CHANGES)).await.map_err(not_written)?;
+        match &plan.snapshot {
+            None => self.drives.make(size_mb, &room.file(room::CHANGES)).await.map_err(not_written)?,
+            Some(snapshot) => self.put_snapshot(snapshot, &room).await?,
+        }
         room::give(&room.file(room::CHANGES), id_base).map_err(not_written)?;
-        for (file, name) in
-            [(&found.kernel.kernel, room::KERNEL), (&found.kernel.initrd, room::INITRD), (&image, room::IMAGE)]
-        {
+        for (file, name) in [(&found.kernel.kernel, room::KERNEL), (&found.kernel.initrd, room::INITRD)] {
             fs::hard_link(file, room.file(name)).map_err(not_written)?;
         }
-        let groups = self.cgroups(plan);
-        let own = Resources {
-            memory_mb: plan.resources.memory_mb.saturating_add(OWN_MEMORY_MB),
-            pids: plan.resources.vcpus.saturating_add(OWN_THREADS),
-            ..*plan.resources
+        let boot = Boot {
+            vcpus: u8::try_from(plan.resources.vcpus.clamp(1, VCPUS_MAX)).unwrap_or(1),
+            memory_mb: plan.resources.memory_mb,
+            limiter: self.drives.limiter(),
+            wait: self.boot_timeout,
+            machine: machine(plan, size_mb)?,
         };
-        self.cgroups.make(&groups, &own).map_err(not_made)?;
-        Ok(Order {
+        let origin = match plan.snapshot {
+            None => self.origin(plan, &found, &room, &boot).await?,
+            Some(_) => Origin::Wake,
+        };
+        let groups = self.cgroups(plan);
+        let machine = MachineFile {
             vmm: self.vmm(plan, &found, &room, id_base, groups)?,
-            room,
-            boot: Boot {
-                vcpus: u8::try_from(plan.resources.vcpus.clamp(1, VCPUS_MAX)).unwrap_or(1),
-                memory_mb: plan.resources.memory_mb,
-                limiter: self.drives.limiter(),
-                wait: self.boot_timeout,
-                machine: machine(plan, size_mb)?,
-            },
-        })
+            memory_mb: boot.memory_mb,
+            vcpus: boot.vcpus.into(),
+            drive_mb: size_mb,
+            version: found.version,
+        };
+        room.write_machine(&machine).map_err(not_written)?;
+        self.make_cgroups(&machine)?;
+        Ok(Order { vmm: machine.vmm, room, boot, origin })
     }
 
     async fn launch(&self, folder: &BoxFolder, (): (), order: Order) -> Result<Running> {
-        let console = Console::open(&order.room).map_err(not_made)?;
-        let started = vmm::start(&self.parts.agent, &order.vmm).await.map_err(failed)?;
-        let Some((pid, begun)) = folder.pid() else { return Err(not_made("no process was recorded")) };
-        let process = Process::find(pid, begun).map_err(not_made)?;
-        let Some(process) = process else { return Err(ended(&"the process has ended", &console)) };
-        started.executed().await.map_err(failed)?;
-        let booted = machine::boot(&order.room, &process, &order.boot, &self.parts.tasks).await;
-        let guest = booted.map_err(|error| ended(&error, &console))?;
-        Ok(Running { process, guest, shares_devices: false, launched: std::time::Instant::now() })
+        let Order { room, vmm, boot, origin } = order;
+        let console = Console::open(&room).map_err(not_made)?;
+        let mut process = self.process(folder, &vmm, &console).await?;
+        let tasks = &self.parts.tasks;
+        let starting = Starting { room: &room, process: &process, tasks };
+        let mut phase = BOX_PHASE;
+        let waiting = match origin {
+            Origin::Wake => {
+                let guest = machine::wake(starting, boot.wait, &keep::renewed(&boot.machine), || Ok(())).await;
+                let (guest, launched) = (guest.map_err(|error| ended(&error, &console))?, Instant::now());
+                if let Some(certificate) = &boot.machine.boot.trust {
+                    guest.trust(certificate).await?;
+                }
+                return Ok(Running { process, guest, shares_devices: false, launched, phase: RESTORE_PHASE });
+            }
+            Origin::Boot => machine::boot(starting, &boot).await,
+            Origin::Template { making, image, record } => match machine::boot(starting, &boot).await {
+                Ok(waiting) => {
+                    let waiting = machine::save(starting, &boot, waiting).await;
+                    self.make_template(making, &room, image, record);
+                    waiting
+                }
+                failed => failed,
+            },
+            Origin::Restore(saved) => {
+                let drive_bytes = u64::from(saved.record.drive_mb) << 20;
+                match machine::restore(starting, &boot, drive_bytes).await {
+                    Err(error) => {
+                        self.templates.fall_back(&saved, &ended(&error, &console));
+                        process.kill().map_err(not_made)?;
+                        if !process.ended_within(ALONE_WAIT).await {
+                            return Err(not_made("a process that could not load a machine does not end"));
+                        }
+                        room.clear().map_err(not_made)?;
+                        process = self.process(folder, &vmm, &console).await?;
+                        machine::boot(Starting { room: &room, process: &process, tasks }, &boot).await
+                    }
+                    restored => {
+                        phase = RESTORE_PHASE;
+                        restored
+                    }
+                }
+            }
+        };
+        let waiting = waiting.map_err(|error| ended(&error, &console))?;
+        let launched = Instant::now();
+        let guest = machine::settle(&room, waiting, &boot.machine).await;
+        let guest = guest.map_err(|error| ended(&error, &console))?;
+        Ok(Running { process, guest, shares_devices: false, launched, phase })
     }
 
     async fn dial(&self, folder: &BoxFolder) -> Result<AgentGuest> {
@@ -244,12 +338,81 @@ impl Backend for FirecrackerBackend {
 
 /// Returns the error of a machine that could not be started, with the last words of its console for the
 /// log.
-fn ended(cause: &dyn std::fmt::Display, console: &Console) -> Error {
+pub(super) fn ended(cause: &dyn std::fmt::Display, console: &Console) -> Error {
     let words = console.last_words();
     if words.is_empty() { not_made(cause.to_string()) } else { not_made(format!("{cause}; its console: {words}")) }
 }
 
 impl FirecrackerBackend {
+    /// Puts the image into the room, and with it what a template has of the machine.
+    async fn origin(&self, plan: &Plan<'_>, found: &Found, room: &Room, boot: &Boot) -> Result<Origin> {
+        let image = plan.image.map(|image| &image.held);
+        let properties = Properties {
+            firecracker: &found.version,
+            kernel: &found.kernel.digest,
+            image: image.map(ImageGuard::digest),
+            memory_mb: boot.memory_mb,
+            vcpus: boot.vcpus,
+            limiter: boot.limiter,
+        };
+        // A probe finds out if machines boot.
+        let has_template = *plan.id != probe_id();
+        if has_template && let Some(saved) = self.templates.find(&properties).await {
+            match saved.link([room::STATE, room::MEMORY, room::IMAGE], &room.path()) {
+                Ok(()) => return Ok(Origin::Restore(saved)),
+                Err(error) => self.templates.fall_back(&saved, &error),
+            }
+        }
+        let drive = self.image_files.of(image, self.parts.images.as_ref()).await.map_err(not_written)?;
+        fs::hard_link(&drive, room.file(room::IMAGE)).map_err(not_written)?;
+        let making = has_template.then(|| self.templates.begin(&properties)).flatten();
+        Ok(making.map_or(Origin::Boot, |making| {
+            let size = (boot.memory_mb, boot.vcpus.into(), Drives::size_mb(plan.resources.disk_mb));
+            let record = SavedRecord::new(&found.version, properties.image, size);
+            Origin::Template { making, image: drive, record }
+        }))
+    }
+
+    /// Makes a template of a machine that was written to files, while the machine goes on.
+    fn make_template(&self, making: Making, room: &Room, image: PathBuf, record: SavedRecord) {
+        // Before the box is made: what the process writes afterwards is not looked at.
+        let taken = match self.templates.take(making, room, &image) {
+            Ok(taken) => taken,
+            Err(error) => {
+                tracing::warn!(%error, "no template can be made of a machine");
+                return;
+            }
+        };
+        let (templates, images) = (Arc::clone(&self.templates), self.parts.images.clone());
+        self.parts.tasks.spawn_blocking(move || {
+            let finished = templates.finish(taken, record).and_then(|()| templates.prune(images.as_ref()));
+            if let Err(error) = finished {
+                tracing::warn!(%error, "no template can be made of a machine");
+            }
+        });
+    }
+
+    /// Makes the control groups of a process, with room for the machine and itself.
+    pub(super) fn make_cgroups(&self, machine: &MachineFile) -> Result<()> {
+        let own = Resources {
+            memory_mb: machine.memory_mb.saturating_add(OWN_MEMORY_MB),
+            pids: machine.vcpus.saturating_add(OWN_THREADS),
+            vcpus: machine.vcpus,
+            disk_mb: machine.drive_mb,
+        };
+        self.cgroups.make(&machine.vmm.cgroups, &own).map_err(not_made)
+    }
+
+    /// Starts a process, which is recorded in the folder of its box then.
+    pub(super) async fn process(&self, folder: &BoxFolder, vmm: &Vmm, console: &Console) -> Result<Process> {
+        let started = vmm::start(&self.parts.agent, vmm).await.map_err(failed)?;
+        let Some((pid, begun)) = folder.pid() else { return Err(not_made("no process was recorded")) };
+        let process = Process::find(pid, begun).map_err(not_made)?;
+        let Some(process) = process else { return Err(ended(&"the process has ended", console)) };
+        started.executed().await.map_err(failed)?;
+        Ok(process)
+    }
+
     fn vmm(
         &self,
         plan: &Plan<'_>,
@@ -290,16 +453,12 @@ fn machine(plan: &Plan<'_>, disk_mb: u32) -> Result<Machine> {
         trust: plan.trust.map(str::to_owned),
         ..guest_protocol::Boot::default()
     };
-    let mut entropy = [0; MACHINE_ENTROPY_BYTES];
-    rand::rngs::SysRng.try_fill_bytes(&mut entropy).map_err(not_made)?;
-    // As it is: the clock of the guest is to be that of this host.
-    let now = clock_gettime(ClockId::Realtime);
     Ok(Machine {
         boot,
-        hostname: HOSTNAME.to_owned(),
-        now_ns: u64::try_from(now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec))
-            .map_err(not_made)?,
-        entropy: entropy.iter().map(|byte| format!("{byte:02x}")).collect(),
+        hostname: plan.id.as_str().to_owned(),
+        // Set when it is sent.
+        now_ns: 0,
+        entropy: keep::entropy()?,
         pids: plan.resources.pids,
         shm_mb: (plan.resources.memory_mb / 2).min(SHM_MB_MAX),
         disk_bytes: u64::from(disk_mb) << 20,

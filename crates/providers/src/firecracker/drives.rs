@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use firecracker::requests::{RateLimiter, TokenBucket};
+use rustix::fs::fstat;
 use tokio::sync::Mutex;
 
 use super::drive_rate::DriveRate;
@@ -61,7 +62,11 @@ impl Drives {
             }
         }
         let to = to.to_owned();
-        let copied = tokio::task::spawn_blocking(move || copy(&empty, &to)).await;
+        let make = move || {
+            let to = File::options().write(true).create_new(true).mode(0o600).open(to)?;
+            copy(OwnedFd::from(File::open(empty)?), &OwnedFd::from(to))
+        };
+        let copied = tokio::task::spawn_blocking(make).await;
         copied.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 
@@ -90,12 +95,10 @@ pub(super) fn remove_unfinished(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    let from = File::open(from)?;
-    let size = from.metadata()?.len();
-    let to = OwnedFd::from(File::options().write(true).create_new(true).mode(0o600).open(to)?);
-    let from = OwnedFd::from(from);
-    if clone(&to, &from, &mut true) { Ok(()) } else { copy_content(from, &to, size) }
+/// Copies a drive to an empty file, with its holes, and with shared blocks where the file system can.
+pub(super) fn copy(from: OwnedFd, to: &OwnedFd) -> io::Result<()> {
+    let size = fstat(&from)?.st_size;
+    if clone(to, &from, &mut true) { Ok(()) } else { copy_content(from, to, u64::try_from(size).unwrap_or_default()) }
 }
 
 #[cfg(test)]

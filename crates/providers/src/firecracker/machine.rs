@@ -3,14 +3,19 @@
 use std::io;
 use std::time::Duration;
 
-use firecracker::requests::{Action, BootSource, Drive, Entropy, MachineConfig, RateLimiter, State, Vsock};
+use firecracker::requests::{
+    Action, BootSource, CreateSnapshot, Drive, DriveFile, Entropy, LoadSnapshot, MachineConfig, Memory, RateLimiter,
+    State, Vsock,
+};
 use firecracker::{Api, vsock};
-use guest_protocol::{MACHINE_AGENT_PORT, MACHINE_BOOT_PORT, MACHINE_LINE_BYTES_MAX, Machine, MachineReport};
+use guest_protocol::{MACHINE_AGENT_PORT, MACHINE_BOOT_PORT, MACHINE_LINE_BYTES_MAX, Machine, MachineReport, Restored};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::room::{API, CHANGES, IMAGE, INITRD, KERNEL, Room, VSOCK};
+use super::room::{API, CHANGES, IMAGE, INITRD, KERNEL, MEMORY, NEW_MEMORY, NEW_STATE, Room, STATE, VSOCK};
 use crate::agent::AgentGuest;
 use crate::local::process::Process;
 use crate::{Error, Result};
@@ -28,7 +33,7 @@ const GUEST_CID: u32 = 3;
 /// Command line of the guest's kernel: its errors go to the console; a failure of the kernel, or the end
 /// of its first process, ends the machine at once; it looks for no keyboard. What follows the dashes is
 /// for the first process.
-const BOOT_ARGUMENTS: &str = "console=ttyS0 loglevel=4 reboot=k panic=-1 8250.nr_uarts=1 i8042.noaux i8042.nomux \
+pub(super) const BOOT_ARGUMENTS: &str = "console=ttyS0 loglevel=4 reboot=k panic=-1 8250.nr_uarts=1 i8042.noaux i8042.nomux \
                               i8042.nopnp i8042.dumbkbd random.trust_cpu=on -- machine";
 
 /// Machine to boot.
@@ -57,21 +62,155 @@ fn at(step: &'static str) -> impl FnOnce(&dyn std::fmt::Display) -> Failed {
     move |cause| Failed { step, cause: cause.to_string() }
 }
 
-/// Boots a machine whose process has been started, makes the box in it, and connects to its agent.
-pub(super) async fn boot(
-    room: &Room,
-    process: &Process,
-    boot: &Boot,
-    tasks: &TaskTracker,
-) -> std::result::Result<AgentGuest, Failed> {
+/// Machine that waits for the line of the host.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    api: Api,
+    /// Connection for the line.
+    stream: UnixStream,
+}
+
+/// Place of a process that has been started, and the bound on what it may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Starting<'a> {
+    pub(super) room: &'a Room,
+    pub(super) process: &'a Process,
+    pub(super) tasks: &'a TaskTracker,
+}
+
+/// Boots a machine.
+pub(super) async fn boot(at: Starting<'_>, boot: &Boot) -> std::result::Result<Waiting, Failed> {
     let deadline = Instant::now() + boot.wait;
-    let api = api(room, process, deadline, tasks).await?;
-    configure(api, boot).await?;
-    settle(room, process, deadline, &boot.machine).await?;
+    let mut api = api(at, deadline).await?;
+    configure(&mut api, boot).await?;
+    let stream = listening(at, deadline).await?;
+    Ok(Waiting { api, stream })
+}
+
+/// Makes a machine from the files of a template, whose drive for changes has `drive_bytes`.
+pub(super) async fn restore(at: Starting<'_>, boot: &Boot, drive_bytes: u64) -> std::result::Result<Waiting, Failed> {
+    let deadline = Instant::now() + boot.wait;
+    let mut api = api(at, deadline).await?;
+    load(&mut api, drive_bytes != boot.machine.disk_bytes).await?;
+    let stream = listening(at, deadline).await?;
+    Ok(Waiting { api, stream })
+}
+
+/// Loads the machine that is saved in the room, and has it go on; with another drive for changes, if its
+/// size is not the one that the machine knows.
+async fn load(api: &mut Api, is_resized: bool) -> std::result::Result<(), Failed> {
+    let failed = |step| move |error: firecracker::Error| at(step)(&error);
+    let saved = LoadSnapshot {
+        snapshot_path: STATE.to_owned(),
+        mem_backend: Memory::File(MEMORY.to_owned()),
+        resume_vm: !is_resized,
+        vsock_override: None,
+    };
+    api.apply(&saved).await.map_err(failed("load the saved machine"))?;
+    if is_resized {
+        let drive = DriveFile { drive_id: CHANGES.to_owned(), path_on_host: CHANGES.to_owned() };
+        api.apply(&drive).await.map_err(failed("attach the drive of the box"))?;
+        api.apply(&State::Resumed).await.map_err(failed("resume the saved machine"))?;
+    }
+    Ok(())
+}
+
+/// Writes a machine to the files `state` and `memory` of its room. It goes on afterwards, also on error.
+pub(super) async fn save(at: Starting<'_>, boot: &Boot, waiting: Waiting) -> std::result::Result<Waiting, Failed> {
+    let Waiting { mut api, stream } = waiting;
+    // The machine that is made of the files must not wait for this connection.
+    drop(stream);
+    let saved = write(&mut api).await;
+    let deadline = Instant::now() + boot.wait;
+    if let Err(error) = saved {
+        tracing::warn!(%error, "a machine could not be written to files");
+    }
+    let stream = listening(at, deadline).await?;
+    Ok(Waiting { api, stream })
+}
+
+async fn write(api: &mut Api) -> std::result::Result<(), Failed> {
+    let failed = |step| move |error: firecracker::Error| at(step)(&error);
+    api.apply(&State::Paused).await.map_err(failed("pause the machine"))?;
+    let files = CreateSnapshot { snapshot_path: NEW_STATE.to_owned(), mem_file_path: NEW_MEMORY.to_owned() };
+    let written = api.apply(&files).await.map_err(failed("write the machine"));
+    api.apply(&State::Resumed).await.map_err(failed("resume the machine"))?;
+    written
+}
+
+/// Writes a machine with a box to the files `new-state` and `new-memory` of its room, and has `copy` take
+/// what else belongs to that moment. Afterwards the machine is paused if it was, and goes on if not.
+pub(super) async fn keep(
+    room: &Room,
+    tasks: &TaskTracker,
+    is_paused: bool,
+    copy: impl Future<Output = Result<()>>,
+) -> Result<()> {
+    const ACTION: &str = "write a machine to files";
+    let mut api = connected(room, ACTION, tasks).await?;
+    if !is_paused {
+        api.apply(&State::Paused).await.map_err(|error| refused(ACTION, error))?;
+    }
+    let files = CreateSnapshot { snapshot_path: NEW_STATE.to_owned(), mem_file_path: NEW_MEMORY.to_owned() };
+    let kept = match api.apply(&files).await {
+        Ok(()) => copy.await,
+        Err(error) => Err(refused(ACTION, error)),
+    };
+    if !is_paused {
+        api.apply(&State::Resumed).await.map_err(|error| refused(ACTION, error))?;
+    }
+    kept
+}
+
+/// Makes a machine with a box from the files in the room, and connects to its agent. `loaded` is called when
+/// the machine is there and before it goes on.
+pub(super) async fn wake(
+    at: Starting<'_>,
+    wait: Duration,
+    renewed: &Restored,
+    loaded: impl FnOnce() -> io::Result<()>,
+) -> std::result::Result<AgentGuest, Failed> {
+    const STEP: &str = "reach the agent of a machine that was loaded";
+    let failed = |step| move |error: firecracker::Error| self::at(step)(&error);
+    let deadline = Instant::now() + wait;
+    let mut api = api(at, deadline).await?;
+    let saved = LoadSnapshot {
+        snapshot_path: STATE.to_owned(),
+        mem_backend: Memory::File(MEMORY.to_owned()),
+        resume_vm: false,
+        vsock_override: None,
+    };
+    api.apply(&saved).await.map_err(failed("load the saved machine"))?;
+    loaded().map_err(|error| self::at("settle the loaded machine")(&error))?;
+    api.apply(&State::Resumed).await.map_err(failed("resume the saved machine"))?;
+    loop {
+        // The first connections may be among those that end when the machine goes on.
+        match renew(at.room, renewed).await {
+            Ok(guest) => return Ok(guest),
+            Err(error) if Instant::now() >= deadline => return Err(self::at(STEP)(&crate::Chain(&error))),
+            Err(_) => look(at.process, deadline, STEP).await?,
+        }
+    }
+}
+
+/// Connects to the agent of a machine that was loaded, and has its box differ from the one that was saved.
+async fn renew(room: &Room, renewed: &Restored) -> Result<AgentGuest> {
+    let guest = dial(room).await?;
+    guest.renew(&Restored { now_ns: now_ns(), ..renewed.clone() }).await?;
+    Ok(guest)
+}
+
+/// Has a machine make its box, and connects to the agent.
+pub(super) async fn settle(
+    room: &Room,
+    waiting: Waiting,
+    machine: &Machine,
+) -> std::result::Result<AgentGuest, Failed> {
+    order_box(waiting.stream, machine).await?;
     dial(room).await.map_err(|error| at("reach the agent")(&crate::Chain(&error)))
 }
 
-async fn configure(mut api: Api, boot: &Boot) -> std::result::Result<(), Failed> {
+async fn configure(api: &mut Api, boot: &Boot) -> std::result::Result<(), Failed> {
     let failed = |step| move |error: firecracker::Error| at(step)(&error);
     let size = MachineConfig { vcpu_count: boot.vcpus, mem_size_mib: boot.memory_mb };
     api.apply(&size).await.map_err(failed("set the size of the machine"))?;
@@ -99,20 +238,15 @@ async fn configure(mut api: Api, boot: &Boot) -> std::result::Result<(), Failed>
 }
 
 /// Connects to the API of a process that is starting.
-async fn api(
-    room: &Room,
-    process: &Process,
-    deadline: Instant,
-    tasks: &TaskTracker,
-) -> std::result::Result<Api, Failed> {
+async fn api(starting: Starting<'_>, deadline: Instant) -> std::result::Result<Api, Failed> {
     const STEP: &str = "reach the API of Firecracker";
     loop {
-        match room.connect(API).await {
-            Ok(stream) => return Api::new(stream, tasks).await.map_err(|error| at(STEP)(&error)),
+        match starting.room.connect(API).await {
+            Ok(stream) => return Api::new(stream, starting.tasks).await.map_err(|error| at(STEP)(&error)),
             Err(error) if is_absent(&error) => {}
             Err(error) => return Err(at(STEP)(&error)),
         }
-        look(process, deadline, STEP).await?;
+        look(starting.process, deadline, STEP).await?;
     }
 }
 
@@ -132,37 +266,38 @@ async fn look(process: &Process, deadline: Instant, step: &'static str) -> std::
     Ok(())
 }
 
-/// Waits until the guest listens, and has it make the box.
-async fn settle(
-    room: &Room,
-    process: &Process,
-    deadline: Instant,
-    machine: &Machine,
-) -> std::result::Result<(), Failed> {
+/// Waits until the guest listens for the line of the host, and connects for it.
+async fn listening(starting: Starting<'_>, deadline: Instant) -> std::result::Result<UnixStream, Failed> {
     const STEP: &str = "boot the guest";
-    let stream = loop {
-        let stream = room.connect(VSOCK).await.map_err(|error| at(STEP)(&error))?;
+    loop {
+        let stream = starting.room.connect(VSOCK).await.map_err(|error| at(STEP)(&error))?;
         match vsock::open(stream, MACHINE_BOOT_PORT, CONNECT_WAIT).await {
-            Ok(stream) => break stream,
+            Ok(stream) => return Ok(stream),
             Err(firecracker::Error::NotListening(_) | firecracker::Error::Silent(_)) => {}
             Err(error) => return Err(at(STEP)(&error)),
         }
-        look(process, deadline, STEP).await?;
-    };
+        look(starting.process, deadline, STEP).await?;
+    }
+}
+
+/// Has the machine make its box.
+async fn order_box(stream: UnixStream, machine: &Machine) -> std::result::Result<(), Failed> {
+    const STEP: &str = "make the box in the machine";
     let report = tokio::time::timeout(SETTLE_WAIT, order(stream, machine)).await;
     match report.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
         Ok(MachineReport::Ready) => Ok(()),
         Ok(MachineReport::Failed { step, errno }) => {
             let cause = io::Error::from_raw_os_error(errno);
-            Err(at("make the box in the machine")(&format_args!("cannot {step}: {cause}")))
+            Err(at(STEP)(&format_args!("cannot {step}: {cause}")))
         }
-        Err(error) => Err(at("make the box in the machine")(&error)),
+        Err(error) => Err(at(STEP)(&error)),
     }
 }
 
 /// Sends the line, and returns the answer.
-async fn order(mut stream: tokio::net::UnixStream, machine: &Machine) -> io::Result<MachineReport> {
-    let mut line = serde_json::to_vec(machine)?;
+async fn order(mut stream: UnixStream, machine: &Machine) -> io::Result<MachineReport> {
+    // Only now: the boot has taken time.
+    let mut line = serde_json::to_vec(&Machine { now_ns: now_ns(), ..machine.clone() })?;
     line.push(b'\n');
     if line.len() > MACHINE_LINE_BYTES_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the environment of the image is too large"));
@@ -188,16 +323,31 @@ pub(super) async fn dial(room: &Room) -> Result<AgentGuest> {
 /// Stops the processors of a machine, or lets them go on; either may be repeated.
 pub(super) async fn change_state(room: &Room, state: State, tasks: &TaskTracker) -> Result<()> {
     const ACTION: &str = "pause or resume a machine";
+    let mut api = connected(room, ACTION, tasks).await?;
+    api.apply(&state).await.map_err(|error| refused(ACTION, error))
+}
+
+/// Connects to the API of a machine that runs.
+async fn connected(room: &Room, action: &'static str, tasks: &TaskTracker) -> Result<Api> {
     let stream = room.connect(API).await;
-    let stream = stream.map_err(|error| if is_absent(&error) { Error::Gone } else { Error::failed(ACTION, error) })?;
-    let changed = async { Api::new(stream, tasks).await?.apply(&state).await };
-    changed.await.map_err(|error| {
-        if matches!(error, firecracker::Error::Gone(_)) {
-            return Error::Gone;
-        }
-        if matches!(error, firecracker::Error::Silent(_)) {
-            return Error::Unavailable("Firecracker does not answer in time; try again".to_owned());
-        }
-        Error::failed(ACTION, error)
-    })
+    let stream = stream.map_err(|error| if is_absent(&error) { Error::Gone } else { Error::failed(action, error) })?;
+    Api::new(stream, tasks).await.map_err(|error| refused(action, error))
+}
+
+/// Converts an error of the API of a machine that runs.
+fn refused(action: &'static str, error: firecracker::Error) -> Error {
+    if matches!(error, firecracker::Error::Gone(_)) {
+        return Error::Gone;
+    }
+    if matches!(error, firecracker::Error::Silent(_)) {
+        return Error::Unavailable("Firecracker does not answer in time; try again".to_owned());
+    }
+    Error::failed(action, error)
+}
+
+/// Returns the time of this host's wall clock as it is, which is to be that of a guest, in nanoseconds
+/// since 1970.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Realtime);
+    u64::try_from(now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)).unwrap_or_default()
 }

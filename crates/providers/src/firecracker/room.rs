@@ -3,10 +3,14 @@
 //! ```text
 //! <box>/console                              FIFO with the output of the process
 //!       paused                               there while the machine is paused
+//!       machine.json                         parameters of its process, to start it anew
+//!       suspended/                           the machine while it has no process; see `saved`
 //!       vm/                                  the folder, or in a jail
 //!       jail/<program>/<sandbox id>/root/    this one
 //!           kernel, initrd, image            files that all boxes of the image share
 //!           changes                          drive with what the box changes
+//!           state, memory                    files of the machine that this one was made from
+//!           new-state, new-memory            files that it is written to
 //!           log                              FIFO with the messages of Firecracker
 //!           api.sock, agent.sock             made by the process
 //! ```
@@ -17,7 +21,9 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use guest_protocol::Vmm;
 use rustix::fs::{CWD, FileType, Gid, Mode, Uid, chownat, mknodat};
+use serde::{Deserialize, Serialize};
 
 use crate::local::folder::BoxFolder;
 
@@ -26,15 +32,34 @@ pub(super) const KERNEL: &str = "kernel";
 pub(super) const INITRD: &str = "initrd";
 pub(super) const IMAGE: &str = "image";
 pub(super) const CHANGES: &str = "changes";
+pub(super) const STATE: &str = "state";
+pub(super) const MEMORY: &str = "memory";
+/// Names of the files that a machine is written to. The others may belong to several boxes.
+pub(super) const NEW_STATE: &str = "new-state";
+pub(super) const NEW_MEMORY: &str = "new-memory";
 pub(super) const LOG: &str = "log";
 pub(super) const API: &str = "api.sock";
 pub(super) const VSOCK: &str = "agent.sock";
 
 const CONSOLE: &str = "console";
+const MACHINE: &str = "machine.json";
+const SUSPENDED: &str = "suspended";
 /// Mark of a machine that is paused, or being paused: Firecracker says so only while it answers.
 const PAUSED: &str = "paused";
 const UNJAILED: &str = "vm";
 pub(super) const JAILS: &str = "jail";
+
+/// Parameters of a process, and the size of its machine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct MachineFile {
+    pub(super) vmm: Vmm,
+    pub(super) memory_mb: u32,
+    pub(super) vcpus: u32,
+    /// Size of the drive with the changes, in mebibytes.
+    pub(super) drive_mb: u32,
+    /// Version of Firecracker.
+    pub(super) version: String,
+}
 
 /// Folder of one process, relative to that of its box.
 #[derive(Debug, Clone)]
@@ -79,6 +104,56 @@ impl Room {
     /// Returns the path of a file in it.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.path().join(name)
+    }
+
+    /// Removes what a process that has ended has left, so that another one can start: the program and the
+    /// devices in a jail, sockets, and files that it was to be written to.
+    pub(super) fn clear(&self) -> io::Result<()> {
+        const KEPT: [&str; 7] = [KERNEL, INITRD, IMAGE, CHANGES, STATE, MEMORY, LOG];
+        for entry in fs::read_dir(self.path())? {
+            let entry = entry?;
+            if KEPT.iter().any(|kept| *entry.file_name() == **kept) {
+                continue;
+            }
+            let path = entry.path();
+            if entry.file_type()?.is_dir() { fs::remove_dir_all(path)? } else { fs::remove_file(path)? }
+        }
+        Ok(())
+    }
+
+    /// Removes some of its files, as far as they are there.
+    pub(super) fn remove<const N: usize>(&self, names: [&str; N]) -> io::Result<()> {
+        for name in names {
+            match fs::remove_file(self.file(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the files that a machine was written to into another folder, out of the reach of its process.
+    pub(super) fn take_written(&self, to: &Path) -> io::Result<()> {
+        for (new, name) in [(NEW_STATE, STATE), (NEW_MEMORY, MEMORY)] {
+            fs::rename(self.file(new), to.join(name))?;
+            give(&to.join(name), Some(rustix::process::geteuid().as_raw()))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the parameters of the process.
+    pub(super) fn write_machine(&self, machine: &MachineFile) -> io::Result<()> {
+        fs::write(self.folder.path().join(MACHINE), serde_json::to_vec(machine)?)
+    }
+
+    /// Reads the parameters of the process.
+    pub(super) fn read_machine(&self) -> io::Result<MachineFile> {
+        Ok(serde_json::from_slice(&fs::read(self.folder.path().join(MACHINE))?)?)
+    }
+
+    /// Returns the folder that the machine is written to so that it needs no process.
+    pub(super) fn suspended(&self) -> PathBuf {
+        self.folder.path().join(SUSPENDED)
     }
 
     /// Returns the path of the FIFO with the output of the process.

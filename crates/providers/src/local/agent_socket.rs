@@ -20,7 +20,12 @@ pub struct Running {
     pub(crate) shares_devices: bool,
     /// Time at which the agent was executed, or had answered.
     pub(crate) launched: Instant,
+    /// Name of the phase up to then.
+    pub(crate) phase: &'static str,
 }
+
+/// Name of the phase in which a box comes to be, up to its agent.
+pub(crate) const BOX_PHASE: &str = "box";
 
 /// Has `launch` start the box whose agent listens on the socket of `folder`, and connects.
 pub(crate) async fn run(
@@ -44,11 +49,11 @@ pub(crate) async fn run(
         executed = &mut executed => {
             executed.map_err(failed)?;
             let launched = Instant::now();
-            return Ok(Running { process, guest: connecting.await?, shares_devices, launched });
+            return Ok(Running { process, guest: connecting.await?, shares_devices, launched, phase: BOX_PHASE });
         }
     };
     match guest {
-        Ok(guest) => Ok(Running { process, guest, shares_devices, launched }),
+        Ok(guest) => Ok(Running { process, guest, shares_devices, launched, phase: BOX_PHASE }),
         // If both failed, the launcher has the cause.
         Err(error) => Err(executed.await.map_err(failed).err().unwrap_or(error)),
     }

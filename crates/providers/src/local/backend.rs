@@ -45,6 +45,9 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
     /// Image of a spawn that names none; also whether there is an image [`super::image::HOST`].
     const DEFAULT_IMAGE: &'static str;
 
+    /// True if snapshots have the memory of their box, which the backend has stand still by itself.
+    const KEEPS_MEMORY: bool = false;
+
     /// Socket of a box's agent that is made with its folder; `()` if it is reached otherwise.
     type Socket: Send;
     /// Features that this host allows boxes.
@@ -121,16 +124,40 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
         false
     }
 
-    /// Writes what a box has changed as the topmost layer of a new snapshot, with the layers below it;
-    /// see [`SnapshotFolder::begin`]. No process of the box runs meanwhile.
+    /// Writes the state of a box to the folder of a new snapshot, and returns the bytes that it takes there.
+    /// No process of the box runs meanwhile, unless the backend sees to that itself with
+    /// [`Backend::KEEPS_MEMORY`].
     fn keep(
         &self,
         folder: &BoxFolder,
         record: &Record,
         new: &SnapshotFolder,
-    ) -> impl Future<Output = Result<()>> + Send {
+    ) -> impl Future<Output = Result<u64>> + Send {
         let _ = (folder, record, new);
         ready(Err(Error::NotSupported(format!("the provider {} has no snapshots", Self::NAME))))
+    }
+
+    /// Returns whether a paused box can be written to disk, so that it takes no memory.
+    fn can_suspend(&self) -> bool {
+        false
+    }
+
+    /// Writes a paused box to its folder, and ends its processes.
+    fn suspend(&self, folder: &BoxFolder, process: &Process) -> impl Future<Output = Result<()>> + Send {
+        let _ = (folder, process);
+        ready(Err(Error::NotSupported(format!("the provider {} writes no box to disk", Self::NAME))))
+    }
+
+    /// Returns whether a box was written to its folder, and has no process.
+    fn is_suspended(&self, folder: &BoxFolder) -> bool {
+        let _ = folder;
+        false
+    }
+
+    /// Makes a box go on that was written to its folder.
+    fn wake(&self, folder: &BoxFolder, process: Option<&Process>) -> impl Future<Output = Result<Running>> + Send {
+        let _ = (folder, process);
+        ready(Err(Error::Gone))
     }
 
     /// Returns whether a box gets ids of its own, if there are any.

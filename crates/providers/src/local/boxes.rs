@@ -74,6 +74,12 @@ impl Entry {
         *self.guest.lock().await = Some(Arc::new(guest));
     }
 
+    /// Forgets the process and the connection of a box that has none any more.
+    pub(crate) async fn leave(&self) {
+        *self.process.lock() = None;
+        *self.guest.lock().await = None;
+    }
+
     /// Returns the kept connection, or what `dial` makes if the first process runs.
     pub(crate) async fn guest(
         &self,

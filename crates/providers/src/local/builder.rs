@@ -37,7 +37,7 @@ pub(crate) async fn make<B: Backend>(backend: &B, plan: &BoxPlan<'_, B::Capabili
     } else {
         (plan.image.map(|image| image.took), launch_took)
     };
-    let took = [("image", image_took), ("box", Some(box_took)), ("agent", Some(agent_took))];
+    let took = [("image", image_took), (running.phase, Some(box_took)), ("agent", Some(agent_took))];
     let phases = took.into_iter().filter_map(|(name, took)| Some(Phase { name, took: took? })).collect();
     Ok(Made { process: running.process, guest: running.guest, phases, shares_devices: running.shares_devices })
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use domain::SandboxId;
 
+use super::agent_socket::Running;
 use super::backend::Backend;
 use super::boxes::Entry;
 use super::cgroup::memory::MemoryGroup;
@@ -25,6 +26,16 @@ impl<B: Backend> Inner<B> {
         }
         let record = record(&folder, entry)?;
         Ok((folder, record))
+    }
+
+    /// Has a box go on that was written to disk. The caller holds the lock on `entry`.
+    pub(super) async fn wake(&self, id: &SandboxId, entry: &Entry) -> Result<()> {
+        let folder = self.folder(id);
+        // Of a server that was killed while it wrote the box.
+        let left = entry.process(folder.pid())?;
+        let Running { process, guest, .. } = self.backend.wake(&folder, left.as_deref()).await?;
+        entry.settle(process, guest, &self.backend.parts().tasks).await;
+        Ok(())
     }
 
     /// Returns the group that counts the memory of a box. Takes no lock: neither the resume of a box
@@ -55,6 +66,9 @@ impl<B: Backend> Pauses for Local<B> {
         let (inner, id) = (Arc::clone(&self.inner), id.clone());
         let work = async move {
             let (entry, _change) = inner.boxes.change(&id).await;
+            if inner.backend.is_suspended(&inner.folder(&id)) {
+                return Ok(());
+            }
             let (folder, record) = inner.alive(&id, &entry)?;
             match inner.backend.pause(&folder, &record).await? {
                 true => Ok(()),
@@ -68,10 +82,36 @@ impl<B: Backend> Pauses for Local<B> {
         let (inner, id) = (Arc::clone(&self.inner), id.clone());
         let work = async move {
             let (entry, _change) = inner.boxes.change(&id).await;
+            if inner.backend.is_suspended(&inner.folder(&id)) {
+                return inner.wake(&id, &entry).await;
+            }
             let (folder, record) = inner.alive(&id, &entry)?;
             inner.backend.resume(&folder, &record).await
         };
         self.tracked(work, "resume a box").await
+    }
+
+    fn can_suspend(&self) -> bool {
+        self.inner.backend.can_suspend()
+    }
+
+    async fn suspend(&self, id: &SandboxId) -> Result<()> {
+        let (inner, id) = (Arc::clone(&self.inner), id.clone());
+        let work = async move {
+            let (entry, _change) = inner.boxes.change(&id).await;
+            if inner.backend.is_suspended(&inner.folder(&id)) {
+                return Ok(());
+            }
+            let (folder, record) = inner.alive(&id, &entry)?;
+            if !inner.backend.is_paused(&folder, &record) {
+                return Err(Error::Conflict("the box is not paused; pause it first".to_owned()));
+            }
+            let process = entry.process(folder.pid())?.ok_or(Error::Gone)?;
+            inner.backend.suspend(&folder, &process).await?;
+            entry.leave().await;
+            Ok(())
+        };
+        self.tracked(work, "write a box to disk").await
     }
 
     async fn paused(&self) -> Result<Vec<SandboxId>> {

@@ -30,6 +30,9 @@ impl<B: Backend> Inner<B> {
             self.boxes.forget(id);
             return Err(Error::Gone);
         }
+        if self.backend.is_suspended(&folder) {
+            return Err(Error::Conflict("the box is on disk; have it go on, and take the snapshot then".to_owned()));
+        }
         if entry.process(folder.pid())?.is_none_or(|process| process.has_ended()) {
             return Err(Error::Gone);
         }
@@ -52,7 +55,7 @@ impl<B: Backend> Inner<B> {
 
     /// Writes the snapshot while no process of the box runs.
     async fn keep_still(&self, folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<Taken> {
-        let freezer = Freezer::of(&record.cgroups);
+        let freezer = if B::KEEPS_MEMORY { None } else { Freezer::of(&record.cgroups) };
         // One that is paused stays so.
         let freezer = freezer.filter(|freezer| !freezer.is_asked().unwrap_or(false));
         if let Some(freezer) = &freezer
@@ -64,11 +67,11 @@ impl<B: Backend> Inner<B> {
         if let Some(freezer) = freezer {
             freezer.thaw().map_err(not_taken)?;
         }
-        kept?;
+        let size_bytes = kept?;
         let (new, image) = (new.clone(), record.image.clone());
-        let finish = move || new.finish(image).and_then(|()| new.size_bytes());
-        let finished = tokio::task::spawn_blocking(finish).await.unwrap_or_else(|error| Err(io::Error::other(error)));
-        Ok(Taken { size_bytes: finished.map_err(not_taken)?, has_memory: false })
+        let finished = tokio::task::spawn_blocking(move || new.finish(image)).await;
+        finished.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_taken)?;
+        Ok(Taken { size_bytes, has_memory: B::KEEPS_MEMORY })
     }
 
     /// Returns the image and the folder of the snapshot that `spec` names.
@@ -142,6 +145,10 @@ impl<B: Backend> Snapshots for Local<B> {
             taken
         };
         self.tracked(work, TAKE).await
+    }
+
+    fn has_memory(&self) -> bool {
+        B::KEEPS_MEMORY
     }
 
     async fn remove(&self, snapshot: &SnapshotId) -> Result<()> {

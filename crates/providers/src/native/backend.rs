@@ -112,7 +112,7 @@ impl Backend for NativeBackend {
         can.is_some_and(|can| can.snapshots)
     }
 
-    async fn keep(&self, folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<()> {
+    async fn keep(&self, folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<u64> {
         snapshot::keep(folder, record, new).await
     }
 

@@ -27,7 +27,7 @@ pub(super) fn obstacle() -> Option<String> {
 }
 
 /// Writes the changes of a box, whose processes stand still, into the folder of a snapshot.
-pub(super) async fn keep(folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<()> {
+pub(super) async fn keep(folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<u64> {
     let Some(base) = record.id_base else {
         return Err(Error::NotSupported("the box was made without privileges, so it has no snapshots".to_owned()));
     };
@@ -40,12 +40,12 @@ pub(super) async fn keep(folder: &BoxFolder, record: &Record, new: &SnapshotFold
     let (folder, new) = (folder.clone(), new.clone());
     let work = move || {
         let out = new.begin(&folder)?;
-        let written = erofs::write(trees(&folder)?, Ids { base, count: IDS_PER_BOX }, &out)?;
+        erofs::write(trees(&folder)?, Ids { base, count: IDS_PER_BOX }, &out)?;
         out.sync_data()?;
-        Ok(written)
+        new.size_bytes()
     };
     let written = tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)));
-    written.map(drop).map_err(not_taken)
+    written.map_err(not_taken)
 }
 
 /// Opens the upper layers of a box, by the names of their overlays.

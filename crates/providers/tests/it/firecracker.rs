@@ -3,5 +3,7 @@
 
 mod fake;
 mod harness;
+mod kept;
 mod lifecycle;
+mod restored;
 mod suite;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use domain::{Resources, SandboxId, StoreId};
+use domain::{Resources, SandboxId, SnapshotId, StoreId};
 use futures_util::StreamExt;
 use providers::{Chain, Command, ExitStatus, Guest, OutputEvent, Provider, Result, Spec};
 
@@ -23,6 +23,10 @@ fn entropy() -> [u8; 10] {
 
 pub(crate) fn new_id() -> SandboxId {
     SandboxId::from_entropy(entropy())
+}
+
+pub(crate) fn new_snapshot_id() -> SnapshotId {
+    SnapshotId::from_entropy(entropy())
 }
 
 pub(crate) fn new_store() -> StoreId {

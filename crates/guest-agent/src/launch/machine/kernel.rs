@@ -3,7 +3,8 @@
 use std::fs;
 use std::io::Write as _;
 
-use guest_protocol::{MACHINE_ENTROPY_BYTES, Machine};
+use guest_protocol::MACHINE_ENTROPY_BYTES;
+use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, mkdir};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
@@ -38,13 +39,17 @@ pub(super) fn make_dir(path: &str) -> Result<(), Refused> {
     }
 }
 
+/// Opens the random numbers of this kernel.
+pub(super) fn open_random() -> Result<OwnedFd, Refused> {
+    rustix::fs::open("/dev/urandom", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).at("open the random numbers")
+}
+
 /// Makes the random numbers of this kernel differ from those of any other machine that began with the
 /// same memory.
-pub(super) fn stir(machine: &Machine) -> Result<(), Refused> {
+pub(super) fn stir(random: &OwnedFd, entropy: &str) -> Result<(), Refused> {
     const STEP: &str = "stir the random numbers";
-    let bytes = bytes(&machine.entropy).ok_or(Errno::INVAL).at(STEP)?;
-    let random = rustix::fs::open("/dev/urandom", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).at(STEP)?;
-    credit(&random, &bytes).at(STEP)
+    let bytes = bytes(entropy).ok_or(Errno::INVAL).at(STEP)?;
+    credit(random, &bytes).at(STEP)
 }
 
 /// Returns the bytes of hexadecimal digits.
@@ -60,7 +65,7 @@ fn bytes(digits: &str) -> Option<[u8; MACHINE_ENTROPY_BYTES]> {
 }
 
 /// Adds bytes that are all random to the kernel's own, and has it begin anew with them.
-fn credit(random: &rustix::fd::OwnedFd, bytes: &[u8; MACHINE_ENTROPY_BYTES]) -> Result<(), Errno> {
+fn credit(random: &OwnedFd, bytes: &[u8; MACHINE_ENTROPY_BYTES]) -> Result<(), Errno> {
     use std::os::fd::AsRawFd as _;
     const RNDADDENTROPY: libc::Ioctl = 0x4008_5203;
     const RNDRESEEDCRNG: libc::Ioctl = 0x5207;

@@ -4,6 +4,7 @@
 import json, os, socket, sys, threading
 
 AGENT, FAULT = "@AGENT@", "@FAULT@"
+VSOCK = "agent.sock"
 BOOT_PORT, AGENT_PORT = 1, 2
 AFTER_START = "The requested operation is not supported after starting the microVM."
 
@@ -16,7 +17,49 @@ if "--no-api" in sys.argv:
     sys.exit(0)
 
 api_path = sys.argv[sys.argv.index("--api-sock") + 1]
-lock, state = threading.Lock(), {"phase": "Not started", "drives": {}, "vsock": None, "kernel": None, "box": False}
+lock = threading.Lock()
+state = {"phase": "Not started", "drives": {}, "vsock": None, "kernel": None, "box": False, "streams": []}
+# The first line of a file with the memory of a machine.
+MEMORY = b"memory of a machine\n"
+
+
+def listen(path):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(64)
+    return listener
+
+
+def end_streams():
+    """Ends the connections of a machine that was written to files."""
+    if state.pop("saved", False):
+        for connection in state["streams"]:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+        state["streams"] = []
+
+
+def load(body, running):
+    """Makes the machine of a snapshot. A process that cannot ends."""
+    if running or state["kernel"] or state["drives"]:
+        raise ValueError("Loading a microVM snapshot not allowed after configuring boot-specific resources.")
+    try:
+        if FAULT == "load":
+            raise ValueError("CPU template is not supported")
+        with open(body["mem_backend"]["backend_path"], "rb") as memory:
+            assert memory.readline() == MEMORY
+        with open(body["snapshot_path"]) as saved:
+            state.update(json.load(saved))
+        for name, is_read_only in state["drives"].items():
+            os.close(os.open(name, os.O_RDONLY if is_read_only else os.O_RDWR))
+        state["vsock"] = listen(body.get("vsock_override", {"uds_path": state["vsock"]})["uds_path"])
+    except Exception as reason:
+        state["fails"] = True
+        raise ValueError(f"Load snapshot error: {reason}")
+    state["phase"] = "Running" if body["resume_vm"] else "Paused"
+    threading.Thread(target=accept, args=(state["vsock"], guest), daemon=True).start()
 
 
 def change(method, path, body):
@@ -27,6 +70,26 @@ def change(method, path, body):
         if not running:
             raise ValueError("The requested operation is not supported before starting the microVM.")
         state["phase"] = {"Paused": "Paused", "Resumed": "Running"}[body["state"]]
+        if state["phase"] == "Running":
+            end_streams()
+    elif parts == ["snapshot", "create"]:
+        if state["phase"] != "Paused":
+            raise ValueError(
+                "Create snapshot error: Cannot save the microVM state: Operation not allowed: save/restore "
+                "unavailable while running"
+            )
+        if FAULT == "create":
+            raise ValueError("Create snapshot error: Cannot write memory: No space left on device (os error 28)")
+        with open(body["mem_file_path"], "wb") as memory:
+            memory.write(MEMORY)
+            memory.truncate(1 << 20)
+        with open(body["snapshot_path"], "w") as saved:
+            json.dump({"drives": state["drives"], "vsock": VSOCK, "box": state["box"]}, saved)
+        state["saved"] = True
+    elif parts == ["snapshot", "load"]:
+        load(body, running)
+    elif method == "PATCH" and parts[0] == "drives" and running:
+        os.close(os.open(body["path_on_host"], os.O_RDWR))
     elif running:
         raise ValueError(AFTER_START)
     elif parts == ["machine-config"]:
@@ -42,10 +105,7 @@ def change(method, path, body):
         os.close(os.open(body["path_on_host"], os.O_RDONLY if body["is_read_only"] else os.O_RDWR))
         state["drives"][parts[1]] = body["is_read_only"]
     elif parts == ["vsock"]:
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(body["uds_path"])
-        listener.listen(64)
-        state["vsock"] = listener
+        state["vsock"] = listen(body["uds_path"])
     elif parts == ["entropy"]:
         pass
     elif parts == ["actions"] and body["action_type"] == "InstanceStart":
@@ -72,6 +132,8 @@ def answer(connection):
             if header.lower().startswith(b"content-length:"):
                 length = int(header.split(b":")[1])
         body = stream.read(length)
+        with open("requests", "a") as requests:
+            print(method, path, file=requests)
         try:
             with lock:
                 change(method, path, json.loads(body or b"{}"))
@@ -81,6 +143,8 @@ def answer(connection):
             head = f"HTTP/1.1 400 \r\nContent-Type: application/json\r\nContent-Length: {len(fault)}\r\n\r\n"
             stream.write(head.encode() + fault)
         stream.flush()
+        if state.get("fails"):
+            os._exit(1)
 
 
 def guest(connection):
@@ -92,11 +156,15 @@ def guest(connection):
             return
         line += byte
     port = int(line.split()[1])
+    state["streams"].append(connection)
     if state["phase"] == "Paused":
         threading.Event().wait()
     if port == BOOT_PORT and not state["box"]:
         connection.sendall(b"OK 1073741824\n")
-        machine = json.loads(connection.makefile("rb").readline())
+        line = connection.makefile("rb").readline()
+        if not line.endswith(b"\n"):
+            return
+        machine = json.loads(line)
         assert len(machine["entropy"]) == 128 and machine["pids"] > 0 and machine["disk_bytes"] > 0
         if FAULT == "settle":
             connection.sendall(b'{"failed":{"step":"mount an overlay","errno":19}}\n')

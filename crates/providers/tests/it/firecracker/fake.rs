@@ -12,13 +12,16 @@ use http::Response;
 use http_body_util::Full;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use providers::Spec;
 use providers::firecracker::{DriveRate, Firecracker, FirecrackerConfig};
+use providers::{SandboxId, Spec};
 use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 
 use crate::image_store::{open_images, put};
-use crate::test_box::{new_store, spec_of};
+use crate::test_box::{eventually, new_store, spec_of};
+
+/// Room for the templates of the machines of the tests.
+const TEMPLATES_MB: u64 = 1024;
 
 /// Provider in a temporary folder, and the agent of all its boxes.
 pub(crate) struct FakeProvider {
@@ -55,6 +58,7 @@ impl FakeProvider {
             jailed: Some(false),
             jailer: "jailer".into(),
             boot_timeout: Duration::from_secs(60),
+            templates_mb: TEMPLATES_MB,
             drive_rate: DriveRate::default(),
             data_dir: folder.path().to_owned(),
             store_id: new_store(),
@@ -66,7 +70,8 @@ impl FakeProvider {
         Some(FakeProvider { firecracker, config, folder, _agent: agent })
     }
 
-    /// Has the machines of later boxes fail in this way: `start`, `boot` or `settle`; none if empty.
+    /// Has the machines of later boxes fail in this way: `start`, `boot`, `settle`, `create` or `load`; none
+    /// if empty.
     pub(crate) fn fail(&self, fault: &str) {
         write_fake(self.folder.path(), fault);
     }
@@ -74,6 +79,29 @@ impl FakeProvider {
     /// Opens the provider as a later server does.
     pub(crate) async fn reopen(&self) -> Firecracker {
         Firecracker::open(self.config.clone()).await.unwrap()
+    }
+
+    /// Returns the requests that the process of a box has got.
+    pub(crate) fn requests(&self, id: &SandboxId) -> Vec<String> {
+        let text = std::fs::read_to_string(self.boxes().join(id.as_str()).join("vm/requests")).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Returns the folders of templates, finished or not.
+    pub(crate) fn templates(&self) -> Vec<PathBuf> {
+        let listed = std::fs::read_dir(self.folder.path().join("firecracker/templates")).unwrap();
+        listed.map(|entry| entry.unwrap().path()).collect()
+    }
+
+    /// Waits until there are this many templates, all of them finished, and returns the folder of one.
+    pub(crate) async fn template(&self, count: usize) -> PathBuf {
+        let is_finished = |dir: &PathBuf| dir.join("machine.json").exists() && !dir.to_str().unwrap().contains(".new-");
+        eventually("the templates are finished", async || {
+            let found = self.templates();
+            found.len() == count && found.iter().all(is_finished)
+        })
+        .await;
+        self.templates().remove(0)
     }
 
     pub(crate) fn boxes(&self) -> PathBuf {

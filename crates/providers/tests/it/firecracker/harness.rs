@@ -27,7 +27,8 @@ pub(crate) struct TestProvider {
 impl TestProvider {
     /// Returns `None`, with a word about it, if no machine can be booted here. The images of the
     /// suite are in its store.
-    pub(crate) async fn new(jailed: bool) -> Option<TestProvider> {
+    /// Its templates may take this many mebibytes.
+    pub(crate) async fn new(jailed: bool, templates_mb: u64) -> Option<TestProvider> {
         let skip = |reason: &str| fixtures::skip("firecracker", reason);
         let Some(binary) = std::env::var_os(BINARY).map(PathBuf::from) else {
             skip(&format!("{BINARY} names no Firecracker"));
@@ -59,6 +60,7 @@ impl TestProvider {
             jailed: Some(jailed),
             // In emulation a guest boots a hundred times slower.
             boot_timeout: Duration::from_secs(240),
+            templates_mb,
             drive_rate: DriveRate::default(),
             data_dir: folder.path().to_owned(),
             store_id: new_store(),

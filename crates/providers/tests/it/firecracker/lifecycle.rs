@@ -1,18 +1,19 @@
 //! The life of a machine, with a Firecracker that makes none.
 
-use providers::{Chain, Error, Pauses, Provider};
+use providers::firecracker::Firecracker;
+use providers::{Chain, Error, Pauses, Provider, Spec};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::fake::{FakeProvider, spec};
 use crate::test_box::{eventually, new_id};
 
-fn pid(provider: &FakeProvider, id: &providers::SandboxId) -> Pid {
+pub(super) fn pid(provider: &FakeProvider, id: &providers::SandboxId) -> Pid {
     let text = std::fs::read_to_string(provider.boxes().join(id.as_str()).join("pid")).unwrap();
     Pid::from_raw(text.split_whitespace().next().unwrap().parse().unwrap()).unwrap()
 }
 
 /// Asserts that nothing of any box is left.
-async fn is_empty(provider: &FakeProvider) {
+pub(super) async fn is_empty(provider: &FakeProvider) {
     provider.firecracker.idle().await;
     assert_eq!(provider.firecracker.inventory().await.unwrap(), []);
     assert_eq!(std::fs::read_dir(provider.boxes()).unwrap().count(), 0);
@@ -100,6 +101,91 @@ async fn a_paused_machine_is_known_by_a_later_server_and_goes_on() {
     later.idle().await;
     assert!(matches!(pauses.resume(&id).await, Err(Error::Gone)));
     provider.firecracker.stop(&id).await.unwrap();
+    is_empty(&provider).await;
+}
+
+const RESTORE: [&str; 1] = ["PUT /snapshot/load"];
+const RESTORE_RESIZED: [&str; 3] = ["PUT /snapshot/load", "PATCH /drives/changes", "PATCH /vm"];
+
+fn boots(requests: &[String]) -> bool {
+    requests.contains(&"PUT /actions".to_owned()) && !requests.contains(&RESTORE[0].to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_machine_of_an_image_and_a_size_is_the_template_of_later_ones() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    assert_eq!(provider.templates().len(), 0, "a probe boots");
+    let start = async |firecracker: &Firecracker, change: fn(&mut Spec)| {
+        let (id, mut spec) = (new_id(), spec());
+        change(&mut spec);
+        firecracker.start(&id, &spec).await.unwrap();
+        firecracker.guest(&id).await.unwrap();
+        let requests = provider.requests(&id);
+        firecracker.stop(&id).await.unwrap();
+        requests
+    };
+    let first = start(&provider.firecracker, |_| ()).await;
+    assert!(boots(&first) && first.contains(&"PUT /snapshot/create".to_owned()), "{first:?}");
+    let template = provider.template(1).await;
+    assert_eq!(start(&provider.firecracker, |_| ()).await, RESTORE);
+    let larger = start(&provider.firecracker, |spec| spec.resources.disk_mb = 512).await;
+    assert_eq!(larger, RESTORE_RESIZED, "a drive of another size");
+    let other = start(&provider.firecracker, |spec| spec.resources.memory_mb += 128).await;
+    assert!(boots(&other), "memory of another size: {other:?}");
+    provider.template(2).await;
+    let later = provider.reopen().await;
+    assert_eq!(start(&later, |_| ()).await, RESTORE, "of a later server");
+    std::fs::create_dir(template.with_file_name(".new-x")).unwrap();
+    std::fs::remove_file(template.join("machine.json")).unwrap();
+    provider.reopen().await;
+    assert_eq!(provider.templates().len(), 1, "what is unfinished is removed");
+    is_empty(&provider).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_that_cannot_be_used_is_removed_and_the_machine_boots() {
+    for spoil in ["load", "a bit", "cut short", "no memory"] {
+        let Some(provider) = FakeProvider::new().await else { return };
+        let (first, second) = (new_id(), new_id());
+        provider.firecracker.start(&first, &spec()).await.unwrap();
+        let template = provider.template(1).await;
+        let memory = template.join("memory");
+        match spoil {
+            "load" => provider.fail("load"),
+            "a bit" => {
+                let mut bytes = std::fs::read(&memory).unwrap();
+                bytes[70_000] ^= 1;
+                std::fs::write(&memory, bytes).unwrap();
+            }
+            "cut short" => std::fs::File::options().write(true).open(&memory).unwrap().set_len(4096).unwrap(),
+            _ => std::fs::remove_file(&memory).unwrap(),
+        }
+        provider.firecracker.start(&second, &spec()).await.unwrap();
+        provider.firecracker.guest(&second).await.unwrap();
+        let requests = provider.requests(&second);
+        assert!(boots(&requests), "{spoil}: {requests:?}");
+        let makes_another = requests.contains(&"PUT /snapshot/create".to_owned());
+        assert_eq!(makes_another, spoil != "load", "only a machine that was to boot is made a template: {requests:?}");
+        for id in [first, second] {
+            provider.firecracker.stop(&id).await.unwrap();
+        }
+        is_empty(&provider).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_cannot_be_written_to_files_goes_on() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    provider.fail("create");
+    for (attempt, expected) in [("the first", 1), ("the next, after which none is made for a while", 0)] {
+        let id = new_id();
+        provider.firecracker.start(&id, &spec()).await.unwrap();
+        provider.firecracker.guest(&id).await.unwrap();
+        let tries = provider.requests(&id).iter().filter(|request| request.as_str() == "PUT /snapshot/create").count();
+        assert_eq!(tries, expected, "{attempt}");
+        provider.firecracker.stop(&id).await.unwrap();
+    }
+    assert_eq!(provider.templates().len(), 0);
     is_empty(&provider).await;
 }
 

@@ -9,18 +9,31 @@ use providers::firecracker::Firecracker;
 use super::harness::TestProvider;
 use crate::test_box::spec_of;
 
+/// Room for templates of a test's machines.
+pub(crate) const TEMPLATES_MB: u64 = 8192;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn firecracker_passes_the_suite_in_a_jail() {
-    passes_the_suite(true).await;
+    passes_the_suite(true, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn firecracker_passes_the_suite_in_a_jail_from_templates() {
+    passes_the_suite(true, TEMPLATES_MB).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn firecracker_passes_the_suite_without_a_jail() {
-    passes_the_suite(false).await;
+    passes_the_suite(false, 0).await;
 }
 
-async fn passes_the_suite(jailed: bool) {
-    let Some(provider) = TestProvider::new(jailed).await else { return };
+#[tokio::test(flavor = "multi_thread")]
+async fn firecracker_passes_the_suite_without_a_jail_from_templates() {
+    passes_the_suite(false, TEMPLATES_MB).await;
+}
+
+async fn passes_the_suite(jailed: bool, templates_mb: u64) {
+    let Some(provider) = TestProvider::new(jailed, templates_mb).await else { return };
     let (config, folder) = (provider.config(), provider.folder());
     // The suite runs many commands at once.
     let mut roomy = spec_of(PLAIN);

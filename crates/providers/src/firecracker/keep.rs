@@ -1,0 +1,194 @@
+//! Boxes that are kept in files, with their memory: snapshots, and paused boxes without a process.
+//!
+//! A snapshot is its own folder with the files of [`Saved`]. A box without a process has them in its own
+//! folder, but for its drives, which stay where they are: what makes the machine go on is that folder, and
+//! it is removed once the machine is loaded and before it goes on.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::time::Instant;
+
+use domain::Resources;
+use guest_protocol::{MACHINE_ENTROPY_BYTES, Machine, Restored};
+use rand::TryRng as _;
+
+use super::backend::{ALONE_WAIT, FirecrackerBackend, RESTORE_PHASE, ended};
+use super::console::Console;
+use super::drives::{self, Drives};
+use super::machine::{self, Starting};
+use super::room::{CHANGES, IMAGE, MEMORY, MachineFile, NEW_MEMORY, NEW_STATE, Room, STATE};
+use super::saved::{Saved, SavedRecord};
+use super::sealed::open_written;
+use crate::local::agent_socket::Running;
+use crate::local::cgroup;
+use crate::local::fault::{not_made, not_written};
+use crate::local::folder::BoxFolder;
+use crate::local::process::Process;
+use crate::local::snapshot_folder::SnapshotFolder;
+use crate::local::snapshots::not_taken;
+use crate::{Error, Result};
+
+impl FirecrackerBackend {
+    /// Writes a box to the folder of a new snapshot, and returns the bytes that it takes there.
+    pub(super) async fn keep_box(&self, folder: &BoxFolder, new: &SnapshotFolder) -> Result<u64> {
+        let room = Room::find(folder);
+        let size = room.read_machine().map_err(not_taken)?;
+        let record = SavedRecord::new(&size.version, None, (size.memory_mb, size.vcpus, size.drive_mb));
+        let (from, to) = (room.clone(), new.path().to_owned());
+        let copy = async move {
+            let copied = tokio::task::spawn_blocking(move || {
+                from.take_written(&to)?;
+                fs::hard_link(from.file(IMAGE), to.join(IMAGE))?;
+                copy_drive(&open_written(&from.file(CHANGES))?, &to.join(CHANGES))
+            });
+            copied.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_taken)
+        };
+        let kept = machine::keep(&room, &self.parts.tasks, room.is_marked_paused(), copy).await;
+        if kept.is_err() {
+            room.remove([NEW_STATE, NEW_MEMORY]).map_err(not_taken)?;
+        }
+        kept?;
+        let to = new.path().to_owned();
+        let finished = tokio::task::spawn_blocking(move || Saved::finish(&to, record)?.size_bytes()).await;
+        finished.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_taken)
+    }
+
+    /// Puts the files of a snapshot into the room of a box that is made of it.
+    pub(super) async fn put_snapshot(&self, snapshot: &SnapshotFolder, room: &Room) -> Result<()> {
+        let saved = read(snapshot)?;
+        self.checks.check(&saved).await.map_err(|error| Error::failed("make a box of a snapshot", error))?;
+        let path = room.path();
+        saved.link([STATE, MEMORY, IMAGE], &path).map_err(|error| gone(snapshot, error))?;
+        let copied =
+            tokio::task::spawn_blocking(move || copy_drive(&File::open(saved.file(CHANGES))?, &path.join(CHANGES)));
+        copied.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|error| gone(snapshot, error))
+    }
+
+    /// Writes a paused box to its folder, and ends its process.
+    pub(super) async fn suspend_box(&self, folder: &BoxFolder, process: &Process) -> Result<()> {
+        let room = Room::find(folder);
+        let size = room.read_machine().map_err(not_written)?;
+        let record = SavedRecord::new(&size.version, None, (size.memory_mb, size.vcpus, size.drive_mb));
+        let (from, to) = (room.clone(), room.suspended());
+        let copy = async move {
+            let finished = tokio::task::spawn_blocking(move || {
+                // Of an attempt that was cut off.
+                match fs::remove_dir_all(&to) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    Ok(()) | Err(_) => {}
+                }
+                DirBuilder::new().mode(0o700).create(&to)?;
+                from.take_written(&to)?;
+                // The process writes to the drive only while its machine runs.
+                open_written(&from.file(CHANGES))?.sync_data()?;
+                Saved::finish(&to, record).map(drop)
+            });
+            finished.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_written)
+        };
+        let kept = machine::keep(&room, &self.parts.tasks, true, copy).await;
+        if kept.is_err() {
+            room.remove([NEW_STATE, NEW_MEMORY]).map_err(not_written)?;
+        }
+        kept?;
+        self.end(process, &size).await
+    }
+
+    /// Has a box go on that was written to its folder.
+    pub(super) async fn wake_box(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<Running> {
+        let room = Room::find(folder);
+        let machine = room.read_machine().map_err(not_made)?;
+        let saved = Saved::read(&room.suspended()).ok_or(Error::Gone)?;
+        if let Some(process) = process {
+            self.end(process, &machine).await?;
+        }
+        self.checks.check(&saved).await.map_err(|error| Error::failed("load a box from disk", error))?;
+        room.clear().and_then(|()| room.remove([STATE, MEMORY])).map_err(not_made)?;
+        saved.link([STATE, MEMORY], &room.path()).map_err(not_made)?;
+        self.make_cgroups(&machine)?;
+        let console = Console::open(&room).map_err(not_made)?;
+        let process = self.process(folder, &machine.vmm, &console).await?;
+        let starting = Starting { room: &room, process: &process, tasks: &self.parts.tasks };
+        let renewed = Restored { hostname: folder.name(), now_ns: 0, entropy: entropy()?, deadline_ms: None };
+        // Once it goes on, what is in the folder is of the past.
+        let woken = machine::wake(starting, self.boot_timeout, &renewed, || saved.remove()).await;
+        let guest = match woken {
+            Ok(guest) => guest,
+            Err(error) => {
+                let error = ended(&error, &console);
+                self.end(&process, &machine).await?;
+                return Err(error);
+            }
+        };
+        room.unmark_paused();
+        Ok(Running { process, guest, shares_devices: false, launched: Instant::now(), phase: RESTORE_PHASE })
+    }
+
+    /// Ends a process whose machine is kept in files, and removes its control groups.
+    async fn end(&self, process: &Process, machine: &MachineFile) -> Result<()> {
+        process.kill().map_err(not_made)?;
+        if !process.ended_within(ALONE_WAIT).await {
+            return Err(Error::Unavailable("the process of a machine does not end; try again".to_owned()));
+        }
+        cgroup::remove(&machine.vmm.cgroups).await.map_err(not_made)
+    }
+}
+
+/// Returns whether a box was written to its folder.
+pub(super) fn is_suspended(folder: &BoxFolder) -> bool {
+    Saved::read(&Room::find(folder).suspended()).is_some()
+}
+
+/// Checks that a box which is to be made of a snapshot has the size of the snapshot's machine.
+pub(super) fn check_size(snapshot: &SnapshotFolder, resources: &Resources) -> Result<()> {
+    // One that is missing is an error of the start.
+    let Ok(Saved { record, .. }) = read(snapshot) else { return Ok(()) };
+    let asked = (resources.memory_mb, resources.vcpus.max(1), Drives::size_mb(resources.disk_mb));
+    if asked == (record.memory_mb, record.vcpus, record.drive_mb) {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "a machine of the snapshot has memory_mb {}, vcpus {} and a drive of {} MiB, which cannot change; leave out the \
+         sizes",
+        record.memory_mb, record.vcpus, record.drive_mb
+    )))
+}
+
+/// Returns what makes a box that goes on from a snapshot differ from the one of the snapshot.
+pub(super) fn renewed(machine: &Machine) -> Restored {
+    Restored {
+        hostname: machine.hostname.clone(),
+        now_ns: machine.now_ns,
+        entropy: machine.entropy.clone(),
+        deadline_ms: Some(machine.boot.deadline_ms),
+    }
+}
+
+/// Returns random bytes for the kernel of one machine, in hexadecimal digits.
+pub(super) fn entropy() -> Result<String> {
+    let mut entropy = [0; MACHINE_ENTROPY_BYTES];
+    rand::rngs::SysRng.try_fill_bytes(&mut entropy).map_err(not_made)?;
+    Ok(entropy.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn read(snapshot: &SnapshotFolder) -> Result<Saved> {
+    Saved::read(snapshot.path()).ok_or_else(|| missing(snapshot))
+}
+
+fn missing(snapshot: &SnapshotFolder) -> Error {
+    let name = snapshot.path().file_name().unwrap_or_default().to_string_lossy();
+    Error::NotFound(format!("there is no snapshot {name}"))
+}
+
+/// Converts an error of the files of a snapshot, which may be removed at any time.
+fn gone(snapshot: &SnapshotFolder, error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::NotFound { missing(snapshot) } else { not_written(error) }
+}
+
+/// Copies a drive, with its holes, and with shared blocks where the file system can.
+fn copy_drive(from: &File, to: &Path) -> io::Result<()> {
+    let to = File::options().write(true).create_new(true).mode(0o600).open(to)?;
+    drives::copy(OwnedFd::from(from.try_clone()?), &OwnedFd::from(to))
+}

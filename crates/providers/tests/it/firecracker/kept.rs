@@ -1,0 +1,186 @@
+//! Boxes that are kept in files, with a Firecracker that makes none.
+
+use providers::{Chain, Error, Provider, Snapshots};
+use rustix::process::{Signal, kill_process, test_kill_process};
+
+use super::fake::{FakeProvider, spec};
+use super::lifecycle::{is_empty, pid};
+use crate::test_box::{eventually, new_id, new_snapshot_id};
+
+const WAKE: [&str; 2] = ["PUT /snapshot/load", "PATCH /vm"];
+
+fn snapshots(provider: &providers::firecracker::Firecracker) -> &dyn Snapshots {
+    provider.snapshots().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_box_of_a_snapshot_goes_on_from_its_files_and_has_a_drive_of_its_own() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    let (origin, copy, snapshot) = (new_id(), new_id(), new_snapshot_id());
+    provider.firecracker.start(&origin, &spec()).await.unwrap();
+    std::fs::write(provider.boxes().join(origin.as_str()).join("vm/changes"), "of the origin").unwrap();
+    let taken = snapshots(&provider.firecracker).take(&origin, &snapshot).await.unwrap();
+    assert!(taken.has_memory && taken.size_bytes > 0, "{taken:?}");
+    assert_eq!(provider.firecracker.pauses().unwrap().paused().await.unwrap(), []);
+    provider.firecracker.guest(&origin).await.unwrap();
+    provider.firecracker.stop(&origin).await.unwrap();
+
+    let later = provider.reopen().await;
+    assert_eq!(snapshots(&later).list().await.unwrap(), std::slice::from_ref(&snapshot));
+    let mut of = spec();
+    of.snapshot = Some(snapshot.clone());
+    later.check(&of).unwrap();
+    let started = later.start(&copy, &of).await.unwrap();
+    assert!(started.phases.iter().any(|phase| phase.name == "restore"), "{started:?}");
+    assert_eq!(provider.requests(&copy), WAKE);
+    let drive = provider.boxes().join(copy.as_str()).join("vm/changes");
+    assert_eq!(std::fs::read_to_string(&drive).unwrap(), "of the origin");
+    std::fs::write(&drive, "of the copy").unwrap();
+    let kept = provider.folder.path().join("firecracker/snapshots").join(snapshot.as_str());
+    assert_eq!(std::fs::read_to_string(kept.join("changes")).unwrap(), "of the origin");
+
+    let mut other = of.clone();
+    other.resources.memory_mb *= 2;
+    let refused = later.check(&other).unwrap_err().to_string();
+    assert!(refused.contains("cannot change"), "{refused}");
+    snapshots(&later).remove(&snapshot).await.unwrap();
+    later.guest(&copy).await.unwrap();
+    let missing = later.start(&new_id(), &of).await.unwrap_err();
+    assert!(matches!(missing, Error::NotFound(_)), "{missing:?}");
+    later.stop(&copy).await.unwrap();
+    later.idle().await;
+    is_empty(&provider).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_whose_files_changed_makes_no_box_and_says_so() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    let (origin, snapshot, mut of) = (new_id(), new_snapshot_id(), spec());
+    of.resources.disk_mb = 16;
+    provider.firecracker.start(&origin, &of).await.unwrap();
+    snapshots(&provider.firecracker).take(&origin, &snapshot).await.unwrap();
+    let dir = provider.folder.path().join("firecracker/snapshots").join(snapshot.as_str());
+    of.snapshot = Some(snapshot.clone());
+    for name in ["state", "memory", "changes"] {
+        let path = dir.join(name);
+        let before = std::fs::read(&path).unwrap();
+        let mut bytes = before.clone();
+        bytes[0] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let failed = provider.firecracker.start(&new_id(), &of).await.unwrap_err();
+        let text = Chain(&failed).to_string();
+        assert!(text.contains(&format!("the file {name} of the saved machine is not as it was written")), "{text}");
+        std::fs::write(&path, before).unwrap();
+    }
+    let made = new_id();
+    provider.firecracker.start(&made, &of).await.unwrap();
+    for id in [made, origin] {
+        provider.firecracker.stop(&id).await.unwrap();
+    }
+    snapshots(&provider.firecracker).remove(&snapshot).await.unwrap();
+    is_empty(&provider).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_cannot_be_written_leaves_the_box_running_and_nothing_else() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    provider.fail("create");
+    let (origin, snapshot) = (new_id(), new_snapshot_id());
+    provider.firecracker.start(&origin, &spec()).await.unwrap();
+    let failed = snapshots(&provider.firecracker).take(&origin, &snapshot).await.unwrap_err();
+    let text = Chain(&failed).to_string();
+    assert!(text.contains("No space left on device"), "{text}");
+    assert_eq!(snapshots(&provider.firecracker).list().await.unwrap(), []);
+    assert_eq!(provider.requests(&origin).last().unwrap(), "PATCH /vm", "it goes on");
+    provider.firecracker.guest(&origin).await.unwrap();
+    provider.firecracker.stop(&origin).await.unwrap();
+    is_empty(&provider).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspended_box_has_no_process_and_a_later_server_has_it_go_on() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    let id = new_id();
+    provider.firecracker.start(&id, &spec()).await.unwrap();
+    let pauses = provider.firecracker.pauses().unwrap();
+    assert!(matches!(pauses.suspend(&id).await, Err(Error::Conflict(_))), "it is not paused");
+    pauses.pause(&id).await.unwrap();
+    let process = pid(&provider, &id);
+    for _ in 0..2 {
+        pauses.suspend(&id).await.unwrap();
+    }
+    eventually("its process has ended", async || test_kill_process(process).is_err()).await;
+    for firecracker in [provider.firecracker.clone(), provider.reopen().await] {
+        let found = firecracker.inventory().await.unwrap();
+        assert!(found.len() == 1 && found[0].id == id && found[0].alive, "{found:?}");
+        let pauses = firecracker.pauses().unwrap();
+        assert_eq!(pauses.paused().await.unwrap(), std::slice::from_ref(&id));
+        pauses.pause(&id).await.unwrap();
+        let taken = snapshots(&firecracker).take(&id, &new_snapshot_id()).await;
+        assert!(matches!(taken, Err(Error::Conflict(_))), "{taken:?}");
+    }
+    let later = provider.reopen().await;
+    let pauses = later.pauses().unwrap();
+    for _ in 0..2 {
+        pauses.resume(&id).await.unwrap();
+    }
+    assert_eq!(provider.requests(&id)[..2], WAKE);
+    assert_eq!(pauses.paused().await.unwrap(), []);
+    later.guest(&id).await.unwrap();
+    pauses.pause(&id).await.unwrap();
+    pauses.suspend(&id).await.unwrap();
+    later.stop(&id).await.unwrap();
+    later.idle().await;
+    is_empty(&provider).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_box_that_cannot_go_on_from_disk_stays_there() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    let id = new_id();
+    provider.firecracker.start(&id, &spec()).await.unwrap();
+    let pauses = provider.firecracker.pauses().unwrap();
+    pauses.pause(&id).await.unwrap();
+    provider.fail("load");
+    pauses.suspend(&id).await.unwrap();
+    let failed = pauses.resume(&id).await.unwrap_err();
+    let text = Chain(&failed).to_string();
+    assert!(text.contains("CPU template is not supported"), "{text}");
+    assert!(provider.firecracker.inventory().await.unwrap()[0].alive);
+    provider.fail("");
+    pauses.resume(&id).await.unwrap();
+    provider.firecracker.guest(&id).await.unwrap();
+    kill_process(pid(&provider, &id), Signal::KILL).unwrap();
+    let is_dead = async || provider.firecracker.inventory().await.unwrap().iter().all(|found| !found.alive);
+    eventually("once it went on, it can end", is_dead).await;
+    provider.firecracker.stop(&id).await.unwrap();
+    is_empty(&provider).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_killed_while_it_wrote_a_box_to_disk_leaves_one_that_goes_on() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    let id = new_id();
+    provider.firecracker.start(&id, &spec()).await.unwrap();
+    let pauses = provider.firecracker.pauses().unwrap();
+    pauses.pause(&id).await.unwrap();
+    // Files that are unfinished, and a process that is still there.
+    let folder = provider.boxes().join(id.as_str());
+    std::fs::create_dir(folder.join("suspended")).unwrap();
+    for file in ["suspended/state", "vm/new-state", "vm/new-memory"] {
+        std::fs::write(folder.join(file), "half").unwrap();
+    }
+    let process = pid(&provider, &id);
+    let later = provider.reopen().await;
+    let pauses = later.pauses().unwrap();
+    pauses.resume(&id).await.unwrap();
+    later.guest(&id).await.unwrap();
+    assert_eq!(pid(&provider, &id), process, "it had not been written");
+    pauses.pause(&id).await.unwrap();
+    pauses.suspend(&id).await.unwrap();
+    pauses.resume(&id).await.unwrap();
+    later.guest(&id).await.unwrap();
+    later.stop(&id).await.unwrap();
+    later.idle().await;
+    is_empty(&provider).await;
+}
