@@ -49,13 +49,14 @@ impl Event {
     pub const GAP: &'static str = "events.gap";
 
     /// All types but [`Event::GAP`].
-    pub const TYPES: [&'static str; 40] = [
+    pub const TYPES: [&'static str; 41] = [
         "sandbox.created",
         "sandbox.running",
         "sandbox.extended",
         "sandbox.paused",
         "sandbox.resumed",
         "sandbox.reclaimed",
+        "sandbox.suspended",
         "sandbox.expired",
         "sandbox.destroyed",
         "sandbox.failed",

@@ -89,6 +89,10 @@ pub struct PauseRequest {
     /// True to hand memory of the paused sandbox back to the system, also of one that is paused already.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reclaim: bool,
+    /// True to write the paused sandbox to disk, so that it takes no memory until it goes on; also one that
+    /// is paused already.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub to_disk: bool,
 }
 
 /// Memory of a paused sandbox before and after some of it was handed back: all that counts to its

@@ -41,7 +41,8 @@ pub struct SnapshotRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._-]{1,64}$")]
     pub name: Option<String>,
-    /// True to keep the memory and the processes too, where the provider can.
+    /// True to keep the memory and the processes too, false for the files alone; unless set, what the provider
+    /// keeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<bool>,
 }

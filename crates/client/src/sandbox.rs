@@ -127,13 +127,13 @@ impl Client {
 
     /// Pauses a sandbox: its processes stop where they are, until it is resumed or a request needs it.
     /// With `force` also while requests use it; with `reclaim` its memory is handed back to the system,
-    /// and the answer has the figures.
+    /// and the answer has the figures; with `to_disk` it is written to disk.
     ///
     /// # Errors
-    /// `conflict` if requests use it, `not_supported` if its provider cannot pause it, or hand back its
-    /// memory, `not_found` if there is none of that id; another [`crate::Error`] if no answer comes.
+    /// `conflict` if requests use it, `not_supported` if its provider cannot pause it, hand back its
+    /// memory, or write it to disk, `not_found` if there is none of that id; another [`crate::Error`] if no answer comes.
     pub async fn pause(&self, id: &str, request: &PauseRequest) -> Result<Sandbox> {
-        let patience = if request.reclaim { Patience::Long } else { Patience::Short };
+        let patience = if request.reclaim || request.to_disk { Patience::Long } else { Patience::Short };
         self.send_json(Method::POST, &sandbox_path(id, "/pause")?, request, patience).await
     }
 

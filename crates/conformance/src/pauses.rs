@@ -28,6 +28,14 @@ pub(super) fn cases() -> Vec<Case> {
             Processes
         ),
         case!("a box goes on, or ends, while its memory is handed back", not_waited_for, Reclaim, Processes),
+        case!("a box that is written to disk goes on where it was, with the time", on_disk, Suspend, Processes),
+        case!(
+            "a box on disk is paused and alive, for a later process too, and is removed as any other",
+            found_on_disk,
+            Suspend,
+            Reopen
+        ),
+        case!("writing a box to disk may be repeated, and takes one that is paused", on_disk_again, Suspend),
     ]
 }
 
@@ -99,6 +107,63 @@ async fn repeated(subject: Subject) {
     assert!(matches!(pauses.pause(&missing).await, Err(Error::Gone)));
     assert!(matches!(pauses.resume(&missing).await, Err(Error::Gone)));
     assert!(!pauses.paused().await.expect("paused boxes are listed").contains(&missing));
+}
+
+async fn on_disk(subject: Subject) {
+    let (inside, pauses) = (subject.start().await, subject.pauses());
+    let script = "cd /workspace; (while :; do echo on >> ticks; sleep 0.05; done) >/dev/null 2>&1 & echo $! > pid";
+    inside.sh(script).await;
+    pauses.pause(&inside.id).await.expect("a box is paused");
+    soon("the disk", pauses.suspend(&inside.id)).await.expect("a box is written to disk");
+    soon("the end of the pause", pauses.resume(&inside.id)).await.expect("a box goes on");
+    assert!(!is_paused(subject.provider(), &inside).await);
+    let inside = subject.dial(inside.id).await;
+    let goes_on = "cd /workspace; n=$(wc -l < ticks); i=0
+        while [ $(wc -l < ticks) -le $n ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i+1)); done; kill -0 $(cat pid) && echo $i";
+    let ran = inside.sh(goes_on).await;
+    assert!(ran.text().trim().parse::<u32>().is_ok_and(|waits| waits < 100), "{ran:?}");
+    let now = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970").as_secs();
+    let time: u64 = inside.sh("date +%s").await.text().trim().parse().expect("a number");
+    assert!(time.abs_diff(now) <= 5, "{time} at {now}");
+}
+
+async fn found_on_disk(subject: Subject) {
+    let (one, other, pauses) = (subject.start().await, subject.start().await, subject.pauses());
+    one.write("/workspace/file", "kept").await;
+    for inside in [&one, &other] {
+        pauses.pause(&inside.id).await.expect("a box is paused");
+        soon("the disk", pauses.suspend(&inside.id)).await.expect("a box is written to disk");
+    }
+    let second = subject.second().await;
+    for provider in [subject.provider(), second.as_ref()] {
+        let found = provider.inventory().await.expect("boxes are listed");
+        for inside in [&one, &other] {
+            assert!(found.iter().any(|found| found.id == inside.id && found.alive), "{found:?}");
+            assert!(is_paused(provider, inside).await);
+        }
+    }
+    second.stop(&other.id).await.expect("a box is removed");
+    second.pauses().expect("it pauses too").resume(&one.id).await.expect("a box goes on");
+    let guest = second.guest(&one.id).await.expect("it has an inside");
+    assert_eq!(Inside { id: one.id, guest }.read("/workspace/file").await, b"kept");
+}
+
+async fn on_disk_again(subject: Subject) {
+    let (inside, pauses) = (subject.start().await, subject.pauses());
+    assert!(matches!(pauses.suspend(&inside.id).await, Err(Error::Conflict(_))), "it is not paused");
+    assert!(matches!(pauses.suspend(&subject.id()).await, Err(Error::Gone)));
+    inside.write("/workspace/file", "kept").await;
+    for _ in 0..2 {
+        pauses.pause(&inside.id).await.expect("a box is paused");
+        for _ in 0..2 {
+            soon("the disk", pauses.suspend(&inside.id)).await.expect("a box is written to disk");
+        }
+        pauses.pause(&inside.id).await.expect("a box on disk is paused");
+        for _ in 0..2 {
+            soon("the end of the pause", pauses.resume(&inside.id)).await.expect("a box goes on");
+        }
+        assert_eq!(subject.dial(inside.id.clone()).await.read("/workspace/file").await, b"kept");
+    }
 }
 
 /// Starts a box with many processes, which all have to end, and a command that counts.

@@ -15,15 +15,17 @@ pub struct Kept {
     pub memory: bool,
     /// True if another box can be made of them.
     pub forks: bool,
+    /// True if a paused box was written to disk and went on from there.
+    pub suspends: bool,
 }
 
 impl Kept {
     /// Returns the provider's row of the table in `docs/use/snapshots.md`.
     #[must_use]
     pub fn row(&self, provider: &str) -> String {
-        let [files, memory, forks] = [self.files, self.memory, self.forks].map(|kept| if kept { "yes" } else { "no" });
-        // A pause that writes a box to disk is none of what a provider can be asked for.
-        format!("| `{provider}` | {files} | {memory} | {forks} | no |")
+        let parts = [self.files, self.memory, self.forks, self.suspends];
+        let [files, memory, forks, suspends] = parts.map(|kept| if kept { "yes" } else { "no" });
+        format!("| `{provider}` | {files} | {memory} | {forks} | {suspends} |")
     }
 }
 
@@ -55,17 +57,19 @@ pub(super) fn cases() -> Vec<Case> {
         case!(
             "a box that is made of a snapshot has the image and the limits of its spec",
             bounded,
-            Snapshots,
+            FileSnapshots,
             RealImages
         ),
+        case!("the processes of a box go on in those that are made of its snapshot", living, LiveSnapshots, Processes),
         case!("directories nested without an end make no snapshot hang", deep, Snapshots, Processes, Depth),
     ]
 }
 
 /// Tries what the provider keeps of a box.
 pub(super) async fn kept(subject: Subject) -> Kept {
+    let suspends = suspends(&subject).await;
     if subject.provider().snapshots().is_none() {
-        return Kept::default();
+        return Kept { suspends, ..Kept::default() };
     }
     let origin = subject.start().await;
     origin.write("/workspace/kept", "kept").await;
@@ -73,12 +77,30 @@ pub(super) async fn kept(subject: Subject) -> Kept {
     let taken = soon("a snapshot", subject.snapshots().take(&origin.id, &snapshot)).await.expect("a snapshot is taken");
     let made = made_of(&subject, &snapshot).await;
     let forks = made.read("/workspace/kept").await == b"kept";
-    Kept { files: true, memory: taken.has_memory, forks }
+    Kept { files: true, memory: taken.has_memory, forks, suspends }
+}
+
+async fn suspends(subject: &Subject) -> bool {
+    let Some(pauses) = subject.provider().pauses().filter(|pauses| pauses.can_suspend()) else { return false };
+    let inside = subject.start().await;
+    inside.write("/workspace/kept", "kept").await;
+    pauses.pause(&inside.id).await.expect("a box is paused");
+    soon("the disk", pauses.suspend(&inside.id)).await.expect("a box is written to disk");
+    pauses.resume(&inside.id).await.expect("a box goes on");
+    subject.dial(inside.id).await.read("/workspace/kept").await == b"kept"
 }
 
 async fn take(subject: &Subject, id: &SandboxId) -> SnapshotId {
     let snapshot = subject.snapshot_id();
     soon("a snapshot", subject.snapshots().take(id, &snapshot)).await.expect("a snapshot is taken");
+    snapshot
+}
+
+/// Takes a snapshot of a box that runs, and opens its inside again: with the memory the connection to it
+/// ends.
+async fn take_of(subject: &Subject, inside: &mut Inside) -> SnapshotId {
+    let snapshot = take(subject, &inside.id).await;
+    *inside = subject.dial(inside.id.clone()).await;
     snapshot
 }
 
@@ -91,7 +113,7 @@ async fn made_of(subject: &Subject, snapshot: &SnapshotId) -> Inside {
 }
 
 async fn apart(subject: Subject) {
-    let origin = subject.start().await;
+    let mut origin = subject.start().await;
     let large = noise(3_000_000);
     origin.write("/workspace/kept", "first").await;
     origin.write("/workspace/large", &large).await;
@@ -99,9 +121,11 @@ async fn apart(subject: Subject) {
     let taken = {
         let snapshot = subject.snapshot_id();
         let taken = subject.snapshots().take(&origin.id, &snapshot).await.expect("a snapshot is taken");
-        assert!(taken.size_bytes >= 3_000_000 && !taken.has_memory, "{taken:?}");
+        assert!(taken.size_bytes >= 3_000_000, "{taken:?}");
+        assert_eq!(taken.has_memory, subject.snapshots().has_memory());
         snapshot
     };
+    origin = subject.dial(origin.id).await;
     // What comes later is not in it.
     origin.write("/workspace/kept", "later").await;
     origin.guest.delete("/workspace/folder", true).await.unwrap();
@@ -166,10 +190,10 @@ async fn chained(subject: Subject) {
     origin.write("/workspace/one", "1").await;
     origin.write("/workspace/gone", "x").await;
     let first = take(&subject, &origin.id).await;
-    let second_box = made_of(&subject, &first).await;
+    let mut second_box = made_of(&subject, &first).await;
     second_box.write("/workspace/two", "2").await;
     second_box.guest.delete("/workspace/gone", false).await.unwrap();
-    let second = take(&subject, &second_box.id).await;
+    let second = take_of(&subject, &mut second_box).await;
     // It needs the first no more.
     subject.snapshots().remove(&first).await.unwrap();
     let third_box = made_of(&subject, &second).await;
@@ -189,6 +213,7 @@ async fn one_moment(subject: Subject) {
         while :; do n=$((n+1)); printf $n > t; mv t a; printf $n > t; mv t b; done";
     let mut output = origin.guest.exec(sh(script)).await.expect("a command starts");
     output.next().await.expect("it has begun").expect("it runs");
+    // With the memory the command ends at the first snapshot, and what it has written is kept all the same.
     for _ in 0..5 {
         let inside = made_of(&subject, &take(&subject, &origin.id).await).await;
         let number = async |name: &str| -> u64 {
@@ -235,9 +260,11 @@ async fn dropped(subject: Subject) {
         assert!(matches!(started, Err(Error::NotFound(_))), "{started:?}");
     }
     // The box is as it was, once the last of them has ended.
+    subject.snapshots().take(&origin.id, &subject.snapshot_id()).await.expect("a snapshot is taken");
+    let origin = subject.dial(origin.id).await;
     assert_eq!(origin.read("/workspace/large").await.len(), 5_000_000);
     let last = take(&subject, &origin.id).await;
-    assert_eq!(subject.snapshots().list().await.unwrap(), [last]);
+    assert!(subject.snapshots().list().await.unwrap().contains(&last));
 }
 
 async fn reopened(subject: Subject) {
@@ -259,7 +286,32 @@ async fn paused(subject: Subject) {
     assert!(subject.pauses().paused().await.unwrap().contains(&origin.id), "it goes on");
     assert_eq!(made_of(&subject, &snapshot).await.read("/workspace/file").await, b"kept");
     subject.pauses().resume(&origin.id).await.unwrap();
-    assert_eq!(origin.read("/workspace/file").await, b"kept");
+    assert_eq!(subject.dial(origin.id).await.read("/workspace/file").await, b"kept");
+}
+
+async fn living(subject: Subject) {
+    let mut origin = subject.start().await;
+    let script = "cd /workspace; (while :; do echo on >> ticks; sleep 0.05; done) >/dev/null 2>&1 & echo $! > pid";
+    origin.sh(script).await;
+    let snapshot = take_of(&subject, &mut origin).await;
+    let copies = [made_of(&subject, &snapshot).await, made_of(&subject, &snapshot).await];
+    let goes_on = "cd /workspace; n=$(wc -l < ticks); i=0
+        while [ $(wc -l < ticks) -le $n ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i+1)); done; kill -0 $(cat pid) && echo $i";
+    for inside in [&origin, &copies[0], &copies[1]] {
+        let ran = inside.sh(goes_on).await;
+        assert!(ran.text().trim().parse::<u32>().is_ok_and(|waits| waits < 100), "{ran:?}");
+    }
+    // Random numbers of the kernel are those of each box.
+    let mut numbers = Vec::new();
+    for inside in [&origin, &copies[0], &copies[1]] {
+        numbers.push(inside.sh("head -c 16 /dev/urandom | od -An -tx1").await.text().to_owned());
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 3, "{numbers:?}");
+    copies[0].sh("kill $(cat /workspace/pid)").await;
+    assert_eq!(copies[1].sh("kill -0 $(cat /workspace/pid)").await.code(), 0);
+    assert_eq!(origin.sh("kill -0 $(cat /workspace/pid)").await.code(), 0);
 }
 
 async fn bounded(subject: Subject) {
@@ -279,7 +331,7 @@ async fn bounded(subject: Subject) {
 }
 
 async fn deep(subject: Subject) {
-    let origin = subject.start().await;
+    let mut origin = subject.start().await;
     let made = origin.sh("cd /workspace; i=0; while [ $i -lt 1500 ]; do mkdir d && cd -P d; i=$((i+1)); done").await;
     assert_eq!(made.code(), 0, "{}", String::from_utf8_lossy(&made.stderr));
     let taken = soon("an answer", subject.snapshots().take(&origin.id, &subject.snapshot_id())).await;
@@ -291,5 +343,6 @@ async fn deep(subject: Subject) {
         }
         Err(error) => panic!("{error:?}"),
     }
+    origin = subject.dial(origin.id).await;
     assert_eq!(origin.sh("echo here").await.text(), "here\n");
 }

@@ -78,8 +78,14 @@ pub enum Need {
     Pauses,
     /// Memory of paused boxes can be handed back; see [`providers::Pauses::can_reclaim`].
     Reclaim,
+    /// Paused boxes can be written to disk; see [`providers::Pauses::can_suspend`].
+    Suspend,
     /// The state of boxes can be kept; see [`Provider::snapshots`].
     Snapshots,
+    /// What is kept of boxes is their files alone.
+    FileSnapshots,
+    /// What is kept of boxes has their memory; see [`providers::Snapshots::has_memory`].
+    LiveSnapshots,
     /// A request to a paused box waits, and does not wake it.
     Sleepers,
     /// The suite brings a program for the processors of the boxes.
@@ -182,7 +188,10 @@ impl Subject {
             Need::Slots => self.provider.slots().is_none(),
             Need::Pauses => self.provider.pauses().is_none(),
             Need::Reclaim => !self.provider.pauses().is_some_and(Pauses::can_reclaim),
+            Need::Suspend => !self.provider.pauses().is_some_and(Pauses::can_suspend),
             Need::Snapshots => self.provider.snapshots().is_none(),
+            Need::FileSnapshots => self.provider.snapshots().is_none_or(Snapshots::has_memory),
+            Need::LiveSnapshots => !self.provider.snapshots().is_some_and(Snapshots::has_memory),
             Need::Disk | Need::HeldFiles => self.provider.disk().is_none(),
             Need::OwnProgram => cfg!(not(target_arch = "x86_64")),
             Need::Processes

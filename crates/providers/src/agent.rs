@@ -99,6 +99,11 @@ impl AgentGuest {
         self.connection.order("make a restored machine differ", "/restored", restored, SHORT_WAIT).await
     }
 
+    /// Ends the connection, and all requests on it.
+    pub(crate) fn hang_up(&self) {
+        self.connection.end();
+    }
+
     /// Returns whether the connection has ended. A new one is needed then.
     #[must_use]
     pub fn is_closed(&self) -> bool {

@@ -43,6 +43,11 @@ pub struct Health {
 /// Capability of handing back the memory of paused boxes.
 pub(crate) const MEMORY_RECLAIM: &str = "memory_reclaim";
 
+/// Capability of writing paused boxes to disk.
+const SUSPEND: &str = "suspend";
+/// Capability of snapshots that have the memory of their boxes.
+const SNAPSHOT_MEMORY: &str = "snapshot_memory";
+
 /// Network of boxes whose connections the kernel leads to the agent.
 pub(crate) const TRANSPARENT: &str = "transparent";
 
@@ -264,9 +269,15 @@ pub fn capabilities(provider: &dyn Provider) -> Vec<&'static str> {
         if pauses.can_reclaim() {
             capabilities.push(MEMORY_RECLAIM);
         }
+        if pauses.can_suspend() {
+            capabilities.push(SUSPEND);
+        }
     }
-    if provider.snapshots().is_some() {
+    if let Some(snapshots) = provider.snapshots() {
         capabilities.push("snapshots");
+        if snapshots.has_memory() {
+            capabilities.push(SNAPSHOT_MEMORY);
+        }
     }
     match provider.facts().isolation {
         Isolation::Vm => capabilities.push("microvm"),

@@ -42,6 +42,8 @@ pub enum EventType {
     /// The processes of a paused sandbox go on.
     SandboxResumed,
     SandboxReclaimed,
+    /// A paused sandbox was written to disk.
+    SandboxSuspended,
     /// A sandbox's lifetime is over.
     SandboxExpired,
     /// Nothing of a sandbox is left.
@@ -113,7 +115,7 @@ pub enum EventType {
 }
 
 impl EventType {
-    pub const ALL: [EventType; 40] = {
+    pub const ALL: [EventType; 41] = {
         use EventType as E;
         [
             E::SandboxCreated,
@@ -122,6 +124,7 @@ impl EventType {
             E::SandboxPaused,
             E::SandboxResumed,
             E::SandboxReclaimed,
+            E::SandboxSuspended,
             E::SandboxExpired,
             E::SandboxDestroyed,
             E::SandboxFailed,
@@ -176,6 +179,7 @@ impl EventType {
             E::SandboxPaused => "sandbox.paused",
             E::SandboxResumed => "sandbox.resumed",
             E::SandboxReclaimed => "sandbox.reclaimed",
+            E::SandboxSuspended => "sandbox.suspended",
             E::SandboxExpired => "sandbox.expired",
             E::SandboxDestroyed => "sandbox.destroyed",
             E::SandboxFailed => "sandbox.failed",

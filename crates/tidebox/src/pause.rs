@@ -18,8 +18,11 @@ pub struct PauseArgs {
     #[arg(long)]
     force: bool,
     /// Hand memory of it back to the system, also if it is paused already
-    #[arg(long)]
+    #[arg(long, conflicts_with = "to_disk")]
     reclaim: bool,
+    /// Write it to disk, so that it takes no memory until it goes on; also if it is paused already
+    #[arg(long)]
+    to_disk: bool,
 }
 
 /// Have the processes of a paused sandbox go on
@@ -30,7 +33,7 @@ pub struct ResumeArgs {
 }
 
 pub async fn pause(context: &Context, args: &PauseArgs) -> Result {
-    let request = PauseRequest { force: args.force, reclaim: args.reclaim };
+    let request = PauseRequest { force: args.force, reclaim: args.reclaim, to_disk: args.to_disk };
     let sandbox = context.client.pause(&args.id, &request).await?;
     context.output.print(&sandbox, described)?;
     Ok(ExitCode::SUCCESS)

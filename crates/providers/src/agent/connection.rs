@@ -62,6 +62,8 @@ pub(super) struct Connection {
     listen: Arc<Semaphore>,
     large_answers: Semaphore,
     closed: CancellationToken,
+    /// Token that ends the connection.
+    end: CancellationToken,
     /// Task that reads and writes the byte stream.
     _driver: JoinSet<()>,
 }
@@ -84,10 +86,11 @@ impl Connection {
             .map_err(|error| fault("reach the agent", error))?;
         let closed = CancellationToken::new();
         let on_end = closed.clone().drop_guard();
-        let mut driver = JoinSet::new();
+        let (mut driver, end) = (JoinSet::new(), CancellationToken::new());
+        let ended = end.clone();
         driver.spawn(async move {
             let _on_end = on_end;
-            if let Err(error) = connection.await {
+            if let Some(Err(error)) = ended.run_until_cancelled_owned(connection).await {
                 tracing::debug!(%error, "the connection to an agent broke");
             }
         });
@@ -98,8 +101,14 @@ impl Connection {
             listen: Arc::new(Semaphore::new(LISTEN_CONNECTIONS_MAX)),
             large_answers: Semaphore::new(LARGE_ANSWERS_MAX),
             closed,
+            end,
             _driver: driver,
         })
+    }
+
+    /// Ends the byte stream, and all requests on it.
+    pub(super) fn end(&self) {
+        self.end.cancel();
     }
 
     /// Returns whether the byte stream has ended.

@@ -21,7 +21,7 @@ impl Pauses for Custom {
         let Remote { boxes, .. } = &*self.remote;
         let known = self.remote.running(id).await?;
         let client = self.remote.writing(id)?;
-        let pause = PauseRequest { force: true, reclaim: false };
+        let pause = PauseRequest { force: true, ..PauseRequest::default() };
         let paused = self.remote.within_of(PAUSE, boxes.generation(id), client.pause(&known.remote, &pause)).await;
         paused.map(drop)
     }
@@ -53,7 +53,7 @@ impl Pauses for Custom {
         let known = self.remote.running(id).await?;
         let client = self.remote.writing(id)?;
         let generation = self.remote.boxes.generation(id);
-        let pause = PauseRequest { force: true, reclaim: true };
+        let pause = PauseRequest { force: true, reclaim: true, ..PauseRequest::default() };
         let paused = self.remote.within_of(RECLAIM, generation, client.pause(&known.remote, &pause)).await;
         // An older service does not know the field.
         let reclaimed =

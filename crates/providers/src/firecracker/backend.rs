@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::Resources;
-use firecracker::requests::State;
 use guest_protocol::{CgroupDir, Machine, Network, Vmm};
 use images::ImageGuard;
 use parking_lot::RwLock;
@@ -50,6 +49,8 @@ const MEMORY_MB_MIN: u32 = host::PROBE_MEMORY_MB;
 const VCPUS_MAX: u32 = 32;
 /// Most mebibytes of `/dev/shm`, as in container engines; less if the box has little memory.
 const SHM_MB_MAX: u32 = 64;
+/// Limit for a process to stop, which waits for no disk.
+pub(super) const STOP_WAIT: Duration = Duration::from_secs(5);
 /// Limit for a killed process to end before everything in its control groups is killed.
 pub(super) const ALONE_WAIT: Duration = Duration::from_secs(1);
 
@@ -160,21 +161,30 @@ impl Backend for FirecrackerBackend {
         true
     }
 
-    /// Has Firecracker stop the machine's processors. A thread of the kernel, which KVM puts into the
-    /// control group of a machine, keeps the group from being frozen in version 2.
+    /// Stops the process of the machine. A thread of the kernel, which KVM puts into the control group of a
+    /// machine, keeps the group from being frozen in version 2. When Firecracker itself has paused a
+    /// machine, and not written it to files, its vsock passes nothing on any more: since 1.16 it waits for
+    /// the guest to note the end of all connections.
     async fn pause(&self, folder: &BoxFolder, _: &Record) -> Result<bool> {
         let room = Room::find(folder);
         room.mark_paused().map_err(not_written)?;
-        let paused = machine::change_state(&room, State::Paused, &self.parts.tasks).await;
-        if paused.is_err() {
+        let stopped = match keep::process_of(folder) {
+            Ok(process) => process.stop(STOP_WAIT).await.map_err(|error| Error::failed("pause a machine", error)),
+            Err(error) => Err(error),
+        };
+        if !matches!(stopped, Ok(true)) {
             room.unmark_paused();
         }
-        paused.map(|()| true)
+        stopped
     }
 
     async fn resume(&self, folder: &BoxFolder, _: &Record) -> Result<()> {
         let room = Room::find(folder);
-        machine::change_state(&room, State::Resumed, &self.parts.tasks).await?;
+        if !room.is_marked_paused() {
+            return Ok(());
+        }
+        keep::process_of(folder)?.go_on().map_err(|error| Error::failed("resume a machine", error))?;
+        machine::release(&room, &self.parts.tasks).await?;
         room.unmark_paused();
         Ok(())
     }

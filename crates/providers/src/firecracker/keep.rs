@@ -15,7 +15,7 @@ use domain::Resources;
 use guest_protocol::{MACHINE_ENTROPY_BYTES, Machine, Restored};
 use rand::TryRng as _;
 
-use super::backend::{ALONE_WAIT, FirecrackerBackend, RESTORE_PHASE, ended};
+use super::backend::{ALONE_WAIT, FirecrackerBackend, RESTORE_PHASE, STOP_WAIT, ended};
 use super::console::Console;
 use super::drives::{self, Drives};
 use super::machine::{self, Starting};
@@ -46,7 +46,16 @@ impl FirecrackerBackend {
             });
             copied.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_taken)
         };
-        let kept = machine::keep(&room, &self.parts.tasks, room.is_marked_paused(), copy).await;
+        let (process, was_paused) = (process_of(folder)?, room.is_marked_paused());
+        // A server that is killed meanwhile leaves one that a later server has go on.
+        room.mark_paused().map_err(not_taken)?;
+        process.go_on().map_err(not_taken)?;
+        let kept = machine::keep(&room, &self.parts.tasks, false, copy).await;
+        if was_paused {
+            process.stop(STOP_WAIT).await.map_err(not_taken)?;
+        } else {
+            room.unmark_paused();
+        }
         if kept.is_err() {
             room.remove([NEW_STATE, NEW_MEMORY]).map_err(not_taken)?;
         }
@@ -88,8 +97,10 @@ impl FirecrackerBackend {
             });
             finished.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_written)
         };
+        process.go_on().map_err(not_written)?;
         let kept = machine::keep(&room, &self.parts.tasks, true, copy).await;
         if kept.is_err() {
+            process.stop(STOP_WAIT).await.map_err(not_written)?;
             room.remove([NEW_STATE, NEW_MEMORY]).map_err(not_written)?;
         }
         kept?;
@@ -134,6 +145,12 @@ impl FirecrackerBackend {
         }
         cgroup::remove(&machine.vmm.cgroups).await.map_err(not_made)
     }
+}
+
+/// Returns the process of a machine that runs or is paused.
+pub(super) fn process_of(folder: &BoxFolder) -> Result<Process> {
+    let found = folder.pid().map(|(pid, started)| Process::find(pid, started)).transpose();
+    found.map_err(|error| Error::failed("find the process of a machine", error))?.flatten().ok_or(Error::Gone)
 }
 
 /// Returns whether a box was written to its folder.

@@ -31,10 +31,11 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Address of a guest on its vsock. Each machine has a vsock of its own.
 const GUEST_CID: u32 = 3;
 /// Command line of the guest's kernel: its errors go to the console; a failure of the kernel, or the end
-/// of its first process, ends the machine at once; it looks for no keyboard. What follows the dashes is
-/// for the first process.
+/// of its first process, ends the machine at once; it looks for no keyboard, and takes a pause for no
+/// fault. What follows the dashes is for the first process.
 pub(super) const BOOT_ARGUMENTS: &str = "console=ttyS0 loglevel=4 reboot=k panic=-1 8250.nr_uarts=1 i8042.noaux i8042.nomux \
-                              i8042.nopnp i8042.dumbkbd random.trust_cpu=on -- machine";
+                              i8042.nopnp i8042.dumbkbd random.trust_cpu=on nowatchdog \
+                              rcupdate.rcu_cpu_stall_suppress=1 -- machine";
 
 /// Machine to boot.
 #[derive(Debug)]
@@ -132,34 +133,50 @@ pub(super) async fn save(at: Starting<'_>, boot: &Boot, waiting: Waiting) -> std
 async fn write(api: &mut Api) -> std::result::Result<(), Failed> {
     let failed = |step| move |error: firecracker::Error| at(step)(&error);
     api.apply(&State::Paused).await.map_err(failed("pause the machine"))?;
-    let files = CreateSnapshot { snapshot_path: NEW_STATE.to_owned(), mem_file_path: NEW_MEMORY.to_owned() };
-    let written = api.apply(&files).await.map_err(failed("write the machine"));
+    let written = api.apply(&new_files()).await.map_err(failed("write the machine"));
     api.apply(&State::Resumed).await.map_err(failed("resume the machine"))?;
     written
 }
 
 /// Writes a machine with a box to the files `new-state` and `new-memory` of its room, and has `copy` take
-/// what else belongs to that moment. Afterwards the machine is paused if it was, and goes on if not.
+/// what else belongs to that moment. Afterwards, and on error, the machine goes on; unless `is_last`, and it
+/// was written.
 pub(super) async fn keep(
     room: &Room,
     tasks: &TaskTracker,
-    is_paused: bool,
+    is_last: bool,
     copy: impl Future<Output = Result<()>>,
 ) -> Result<()> {
     const ACTION: &str = "write a machine to files";
+    let refused = |error| refused(ACTION, error);
     let mut api = connected(room, ACTION, tasks).await?;
-    if !is_paused {
-        api.apply(&State::Paused).await.map_err(|error| refused(ACTION, error))?;
-    }
-    let files = CreateSnapshot { snapshot_path: NEW_STATE.to_owned(), mem_file_path: NEW_MEMORY.to_owned() };
-    let kept = match api.apply(&files).await {
+    api.apply(&State::Paused).await.map_err(refused)?;
+    let kept = match api.apply(&new_files()).await {
         Ok(()) => copy.await,
-        Err(error) => Err(refused(ACTION, error)),
+        Err(error) => Err(refused(error)),
     };
-    if !is_paused {
-        api.apply(&State::Resumed).await.map_err(|error| refused(ACTION, error))?;
+    if !is_last || kept.is_err() {
+        api.apply(&State::Resumed).await.map_err(refused)?;
     }
     kept
+}
+
+/// Lets a machine go on that a server has paused which was killed while it wrote the machine to files.
+pub(super) async fn release(room: &Room, tasks: &TaskTracker) -> Result<()> {
+    const ACTION: &str = "resume a machine";
+    let refused = |error| refused(ACTION, error);
+    let mut api = connected(room, ACTION, tasks).await?;
+    if api.instance().await.map_err(refused)?.state == "Paused" {
+        // Without this the vsock would pass nothing on any more.
+        api.apply(&new_files()).await.map_err(refused)?;
+        room.remove([NEW_STATE, NEW_MEMORY]).map_err(|error| Error::failed(ACTION, error))?;
+        api.apply(&State::Resumed).await.map_err(refused)?;
+    }
+    Ok(())
+}
+
+fn new_files() -> CreateSnapshot {
+    CreateSnapshot { snapshot_path: NEW_STATE.to_owned(), mem_file_path: NEW_MEMORY.to_owned() }
 }
 
 /// Makes a machine with a box from the files in the room, and connects to its agent. `loaded` is called when
@@ -318,13 +335,6 @@ pub(super) async fn dial(room: &Room) -> Result<AgentGuest> {
         Err(firecracker::Error::NotListening(_)) => Err(Error::Gone),
         Err(error) => Err(Error::failed(ACTION, error)),
     }
-}
-
-/// Stops the processors of a machine, or lets them go on; either may be repeated.
-pub(super) async fn change_state(room: &Room, state: State, tasks: &TaskTracker) -> Result<()> {
-    const ACTION: &str = "pause or resume a machine";
-    let mut api = connected(room, ACTION, tasks).await?;
-    api.apply(&state).await.map_err(|error| refused(ACTION, error))
 }
 
 /// Connects to the API of a machine that runs.

@@ -77,7 +77,14 @@ impl Entry {
     /// Forgets the process and the connection of a box that has none any more.
     pub(crate) async fn leave(&self) {
         *self.process.lock() = None;
-        *self.guest.lock().await = None;
+        self.hang_up().await;
+    }
+
+    /// Ends the kept connection. The next one is made anew.
+    pub(crate) async fn hang_up(&self) {
+        if let Some(guest) = self.guest.lock().await.take() {
+            guest.hang_up();
+        }
     }
 
     /// Returns the kept connection, or what `dial` makes if the first process runs.

@@ -11,6 +11,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+/// Pause between two looks at a process that is being stopped.
+const STOP_LOOK: Duration = Duration::from_millis(1);
 /// Option of `waitid` to include children that do not signal their end, as those of the launcher.
 const WALL: u32 = 0x4000_0000;
 
@@ -18,13 +20,15 @@ const WALL: u32 = 0x4000_0000;
 #[derive(Debug)]
 pub struct Process {
     fd: AsyncFd<OwnedFd>,
+    /// Its number, which is its own until it is reaped.
+    pid: u32,
 }
 
 impl Process {
     /// Finds the process with this number and start time; `None` if it has ended. Must be called
     /// within a runtime.
-    pub(crate) fn find(pid: u32, started: u64) -> std::io::Result<Option<Process>> {
-        let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+    pub(crate) fn find(number: u32, started: u64) -> std::io::Result<Option<Process>> {
+        let Some(pid) = i32::try_from(number).ok().and_then(Pid::from_raw) else { return Ok(None) };
         let fd = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(fd) => fd,
             Err(Errno::SRCH) => return Ok(None),
@@ -36,14 +40,54 @@ impl Process {
         }
         #[expect(deprecated, reason = "its heir is unsafe; an `OwnedFd` keeps the promise that it asks for")]
         let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
-        Ok(Some(Process { fd }))
+        Ok(Some(Process { fd, pid: number }))
     }
 
     pub(crate) fn kill(&self) -> std::io::Result<()> {
-        match pidfd_send_signal(self.fd.get_ref(), Signal::KILL) {
-            Ok(()) | Err(Errno::SRCH) => Ok(()),
-            Err(errno) => Err(errno.into()),
+        match self.signal(Signal::KILL) {
+            Err(Errno::SRCH) => Ok(()),
+            sent => Ok(sent?),
         }
+    }
+
+    /// Lets the process go on if it was stopped.
+    pub(crate) fn go_on(&self) -> std::io::Result<()> {
+        Ok(self.signal(Signal::CONT)?)
+    }
+
+    /// Stops all threads of the process where they are. Returns false if one has not stopped within `limit`;
+    /// then all go on.
+    pub(crate) async fn stop(&self, limit: Duration) -> std::io::Result<bool> {
+        self.signal(Signal::STOP)?;
+        let stopped = async {
+            loop {
+                match self.has_stopped() {
+                    Ok(false) => tokio::time::sleep(STOP_LOOK).await,
+                    done => break done,
+                }
+            }
+        };
+        let stopped = tokio::time::timeout(limit, stopped).await.unwrap_or(Ok(false));
+        if !matches!(stopped, Ok(true)) {
+            self.go_on()?;
+        }
+        stopped
+    }
+
+    /// Returns whether all of its threads are stopped.
+    fn has_stopped(&self) -> std::io::Result<bool> {
+        for thread in fs::read_dir(format!("/proc/{}/task", self.pid))? {
+            let stat = fs::read_to_string(thread?.path().join("stat"))?;
+            // The name in parentheses may contain anything.
+            if !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T')) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Errno> {
+        pidfd_send_signal(self.fd.get_ref(), signal)
     }
 
     /// Returns whether the process has ended, reaped or not.

@@ -50,7 +50,12 @@ impl<B: Backend> Inner<B> {
             )));
         }
         self.hold(snapshot, record.image.as_deref());
-        self.keep_still(&folder, &record, &new).await
+        let taken = self.keep_still(&folder, &record, &new).await;
+        if B::KEEPS_MEMORY {
+            // The box has forgotten it; this end might learn so with the next request.
+            entry.hang_up().await;
+        }
+        taken
     }
 
     /// Writes the snapshot while no process of the box runs.

@@ -10,7 +10,9 @@ use serde_json::json;
 
 use super::error::{Error, Resource, Result, provider_error};
 use super::guests::runtime_error;
+use super::policy::ORPHAN_GRACE;
 use super::service::Control;
+use crate::clock;
 use crate::events::EventType;
 use crate::store::{Applied, Change, Sandbox};
 
@@ -21,6 +23,8 @@ pub struct Pause {
     pub force: bool,
     /// True to hand back its memory then.
     pub reclaim: bool,
+    /// True to write it to disk then.
+    pub to_disk: bool,
 }
 
 /// Reason for a pause.
@@ -35,17 +39,29 @@ enum Why {
 }
 
 impl Control {
-    /// Pauses a sandbox, and hands its memory back if `how` says so. The pause goes on if the caller
-    /// goes away; the rest ends. A sandbox that is paused already stays so.
+    /// Pauses a sandbox, and hands its memory back or writes it to disk if `how` says so. That goes on if
+    /// the caller goes away, but for the memory. A sandbox that is paused already stays so.
     ///
     /// # Errors
     /// [`Error::NotSupported`] where the provider cannot do what is asked, and the sandbox stays as it
     /// was; [`Error::Conflict`] while it is made or removed, unless `force`, while requests use it, and
     /// if it goes on or ends while its memory is handed back.
     pub async fn pause(self: &Arc<Self>, id: &str, how: Pause) -> Result<(Sandbox, Option<Reclaimed>)> {
+        if how.reclaim && how.to_disk {
+            return Err(Error::Invalid(
+                "`reclaim` and `to_disk` exclude each other: on disk a sandbox takes no memory; leave out one"
+                    .to_owned(),
+            ));
+        }
         let (control, id) = (Arc::clone(self), id.to_owned());
         let why = if how.force { Why::Forced } else { Why::Requested };
-        let pause = self.tasks.spawn(async move { control.pause_now(&id, why, how.reclaim).await });
+        let pause = self.tasks.spawn(async move {
+            let paused = control.pause_now(&id, why, how).await?;
+            if how.to_disk {
+                control.suspend(&paused.0).await?;
+            }
+            Ok(paused)
+        });
         let paused = pause.await.unwrap_or_else(|_| Err(Error::Unavailable("the server is shutting down".to_owned())));
         let (sandbox, was_paused) = paused?;
         if !how.reclaim {
@@ -64,16 +80,22 @@ impl Control {
     /// # Errors
     /// As [`Control::pause`].
     pub(super) async fn pause_unused(self: &Arc<Self>, id: &SandboxId) -> Result<Sandbox> {
-        self.pause_now(id.as_str(), Why::Idle, false).await.map(|(sandbox, _)| sandbox)
+        self.pause_now(id.as_str(), Why::Idle, Pause::default()).await.map(|(sandbox, _)| sandbox)
     }
 
-    /// Pauses a sandbox, if its memory can be handed back where that is to follow. Returns whether it
-    /// was paused before.
-    async fn pause_now(&self, id: &str, why: Why, reclaim: bool) -> Result<(Sandbox, bool)> {
+    /// Pauses a sandbox, if what is to follow can be done with it. Returns whether it was paused before.
+    async fn pause_now(&self, id: &str, why: Why, how: Pause) -> Result<(Sandbox, bool)> {
         let sandbox = self.pausable(id).await?;
         let runtime = self.runtime_of(&sandbox).await?;
         let pauses = pauses_of(runtime.as_ref())?;
-        if reclaim {
+        if how.to_disk && !pauses.can_suspend() {
+            return Err(Error::NotSupported(format!(
+                "the provider `{}` writes no sandbox to disk; GET /api/v1/providers lists those with the capability \
+                 `suspend`",
+                sandbox.provider
+            )));
+        }
+        if how.reclaim {
             pauses.check_reclaim(&sandbox.id).await.map_err(|error| self.pause_error(&sandbox, error))?;
         }
         let _turn = self.turns.take(&sandbox.id).await;
@@ -98,6 +120,23 @@ impl Control {
         let data = json!({"provider": sandbox.provider, "reason": reason});
         self.publish(EventType::SandboxPaused, Some(&sandbox.id), data);
         Ok((paused, false))
+    }
+
+    /// Writes a paused sandbox to disk.
+    async fn suspend(&self, sandbox: &Sandbox) -> Result<()> {
+        let runtime = self.runtime_of(sandbox).await?;
+        // It does not go on meanwhile.
+        let _turn = self.turns.take(&sandbox.id).await;
+        if self.pausable(sandbox.id.as_str()).await?.state != State::Paused {
+            return Err(Error::Conflict(format!(
+                "sandbox `{}` is not paused any more: a request had it go on; pause it again",
+                sandbox.id
+            )));
+        }
+        let done = pauses_of(runtime.as_ref())?.suspend(&sandbox.id).await;
+        done.map_err(|error| self.pause_error(sandbox, error))?;
+        self.publish(EventType::SandboxSuspended, Some(&sandbox.id), json!({"provider": sandbox.provider}));
+        Ok(())
     }
 
     /// Hands memory of a paused sandbox back to the system, until that is done or the sandbox is not
@@ -164,8 +203,14 @@ impl Control {
         }
         let runtime = self.runtime_of(&sandbox).await?;
         let resumed = self.changed(id, Change::Resumed).await?;
-        let done = pauses_of(runtime.as_ref())?.resume(id).await;
-        done.map_err(|error| self.pause_error(&sandbox, error))?;
+        let pauses = pauses_of(runtime.as_ref())?;
+        pauses.resume(id).await.map_err(|error| self.pause_error(&sandbox, error))?;
+        if pauses.can_suspend() {
+            // The clock of its deadline stood still while it was on disk.
+            let left = clock::between(self.now(), sandbox.expires_at) + ORPHAN_GRACE;
+            let moved = async { runtime.guest(id).await?.set_deadline(left).await };
+            moved.await.map_err(|error| self.pause_error(&sandbox, error))?;
+        }
         self.publish(EventType::SandboxResumed, Some(id), json!({"provider": sandbox.provider, "reason": reason}));
         // After a restart, connections of a paused box are served by none.
         if let Err(error) = self.serve_egress(id, sandbox.owner.as_ref()).await {
@@ -266,7 +311,7 @@ mod test {
     use crate::test::harness::{TestApp, TestProvider};
     use tokio_util::task::TaskTracker;
 
-    const RECLAIM: Pause = Pause { force: false, reclaim: true };
+    const RECLAIM: Pause = Pause { force: false, reclaim: true, to_disk: false };
     /// The longest wait for what happens at once.
     const SOON: Duration = Duration::from_secs(30);
 

@@ -32,8 +32,8 @@ const NAME_CHARS_MAX: usize = 64;
 pub struct NewSnapshotRequest {
     /// Name for people; need not be unique.
     pub name: Option<String>,
-    /// True to keep the memory too.
-    pub memory: bool,
+    /// True to keep the memory too, false for the files alone; `None` for what the provider keeps.
+    pub memory: Option<bool>,
 }
 
 impl Control {
@@ -68,9 +68,11 @@ impl Control {
     ) -> Result<Snapshot> {
         let sandbox = self.pausable(id).await?;
         let runtime = self.snapshot_runtime(&sandbox).await?;
-        if request.memory {
+        let has_memory = snapshots_of(runtime.as_ref())?.has_memory();
+        if request.memory.is_some_and(|memory| memory != has_memory) {
+            let kept = if has_memory { "its memory with the files" } else { "the files and not its memory" };
             return Err(Error::NotSupported(format!(
-                "the provider `{}` keeps the files of a sandbox and not its memory; leave out `memory`",
+                "of a sandbox the provider `{}` keeps {kept}; leave out `memory`",
                 sandbox.provider
             )));
         }
@@ -107,6 +109,11 @@ impl Control {
 
     async fn take_and_record(&self, snapshots: &dyn Snapshots, sandbox: &Sandbox, row: Snapshot) -> Result<Snapshot> {
         let taken = within(SNAPSHOT_WAIT, snapshots.take(&sandbox.id, &row.id)).await;
+        if snapshots.has_memory()
+            && let Err(error) = self.serve_egress(&sandbox.id, sandbox.owner.as_ref()).await
+        {
+            tracing::debug!(id = %sandbox.id, error = %Chain(&error), "cannot serve the connections of a box yet");
+        }
         let taken = taken.map_err(|error| {
             if matches!(error, providers::Error::Gone) {
                 self.guest_error(sandbox, error)

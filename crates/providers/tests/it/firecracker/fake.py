@@ -32,6 +32,8 @@ def listen(path):
 
 def end_streams():
     """Ends the connections of a machine that was written to files."""
+    # The guest, which was not told to, never says that it has noted the end of its connections.
+    state["deaf"] = not state.get("saved")
     if state.pop("saved", False):
         for connection in state["streams"]:
             try:
@@ -78,14 +80,14 @@ def change(method, path, body):
                 "Create snapshot error: Cannot save the microVM state: Operation not allowed: save/restore "
                 "unavailable while running"
             )
+        state["saved"] = True
         if FAULT == "create":
             raise ValueError("Create snapshot error: Cannot write memory: No space left on device (os error 28)")
         with open(body["mem_file_path"], "wb") as memory:
             memory.write(MEMORY)
             memory.truncate(1 << 20)
         with open(body["snapshot_path"], "w") as saved:
-            json.dump({"drives": state["drives"], "vsock": VSOCK, "box": state["box"]}, saved)
-        state["saved"] = True
+            json.dump({"drives": state["drives"], "vsock": VSOCK, "box": state["box"], "saved": True}, saved)
     elif parts == ["snapshot", "load"]:
         load(body, running)
     elif method == "PATCH" and parts[0] == "drives" and running:
@@ -135,6 +137,12 @@ def answer(connection):
         with open("requests", "a") as requests:
             print(method, path, file=requests)
         try:
+            if (method, path) == ("GET", "/"):
+                info = json.dumps({"id": "fake", "state": state["phase"], "vmm_version": "1.16.1"}).encode()
+                head = f"HTTP/1.1 200 \r\nContent-Type: application/json\r\nContent-Length: {len(info)}\r\n\r\n"
+                stream.write(head.encode() + info)
+                stream.flush()
+                continue
             with lock:
                 change(method, path, json.loads(body or b"{}"))
             stream.write(b"HTTP/1.1 204 \r\nServer: Firecracker API\r\nConnection: keep-alive\r\n\r\n")
@@ -157,7 +165,7 @@ def guest(connection):
         line += byte
     port = int(line.split()[1])
     state["streams"].append(connection)
-    if state["phase"] == "Paused":
+    if state["phase"] == "Paused" or state.get("deaf"):
         threading.Event().wait()
     if port == BOOT_PORT and not state["box"]:
         connection.sendall(b"OK 1073741824\n")

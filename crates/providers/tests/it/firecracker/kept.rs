@@ -1,7 +1,12 @@
 //! Boxes that are kept in files, with a Firecracker that makes none.
 
+use ::firecracker::Api;
+use ::firecracker::requests::State;
 use providers::{Chain, Error, Provider, Snapshots};
 use rustix::process::{Signal, kill_process, test_kill_process};
+
+use tokio::net::UnixStream;
+use tokio_util::task::TaskTracker;
 
 use super::fake::{FakeProvider, spec};
 use super::lifecycle::{is_empty, pid};
@@ -176,6 +181,25 @@ async fn a_server_that_was_killed_while_it_wrote_a_box_to_disk_leaves_one_that_g
     pauses.resume(&id).await.unwrap();
     later.guest(&id).await.unwrap();
     assert_eq!(pid(&provider, &id), process, "it had not been written");
+    // As one that was killed after Firecracker had paused the machine.
+    for takes_a_snapshot in [false, true] {
+        let folder = provider.boxes().join(id.as_str());
+        std::fs::write(folder.join("paused"), "").unwrap();
+        let mut api = Api::new(UnixStream::connect(folder.join("vm/api.sock")).await.unwrap(), &TaskTracker::new())
+            .await
+            .unwrap();
+        api.apply(&State::Paused).await.unwrap();
+        let later = provider.reopen().await;
+        let pauses = later.pauses().unwrap();
+        assert_eq!(pauses.paused().await.unwrap(), std::slice::from_ref(&id));
+        if takes_a_snapshot {
+            let snapshot = new_snapshot_id();
+            snapshots(&later).take(&id, &snapshot).await.unwrap();
+            snapshots(&later).remove(&snapshot).await.unwrap();
+        }
+        pauses.resume(&id).await.unwrap();
+        later.guest(&id).await.unwrap();
+    }
     pauses.pause(&id).await.unwrap();
     pauses.suspend(&id).await.unwrap();
     pauses.resume(&id).await.unwrap();

@@ -9,8 +9,8 @@ use serde_json::{Value as Json, json};
 
 use super::super::declare::{Nested, SecretOrFile, section};
 use super::super::read::{
-    Configurable, Kind, LATER_FILE, LATER_PRIVATE_FILE, List, Number, Optional, OrEmpty, Read, Reader, Words, flag,
-    must, text_of,
+    COUNT_MAX, Configurable, Kind, LATER_FILE, LATER_PRIVATE_FILE, List, Number, Optional, OrEmpty, Read, Reader,
+    Words, flag, must, text_of,
 };
 use super::super::secret::Secret;
 use super::super::text::{
@@ -209,7 +209,7 @@ section! {
         pub boot_timeout: Duration = "30s",
         /// MiB that the templates of machines may take on disk. The first machine of an image and a size
         /// boots, and is kept as the template from which later ones are made. 0: every machine boots.
-        pub templates_mb: u64 = "8192",
+        pub templates_mb: u64 = "8192" as Number(0..=COUNT_MAX),
         /// Host user ids for the machines of a server that runs as root, as `first:count`, both at least
         /// 65536; a machine takes 65536 of them. Two servers on one host need different ones. Unset:
         /// `2147483648:536870912`.

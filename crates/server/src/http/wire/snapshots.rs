@@ -8,7 +8,7 @@ use crate::control::{ForkRequest, NewSnapshotRequest, Snapshot, SnapshotFilter};
 
 /// Converts the body of a request for a snapshot.
 pub fn snapshot_request(body: api::SnapshotRequest) -> NewSnapshotRequest {
-    NewSnapshotRequest { name: body.name, memory: body.memory.unwrap_or(false) }
+    NewSnapshotRequest { name: body.name, memory: body.memory }
 }
 
 /// Converts the body of a fork.
