@@ -11,17 +11,22 @@ use crate::{Labels, Span, StringMap};
 pub struct SnapshotSummary {
     /// Identifier of the snapshot.
     pub id: String,
+    /// `sandbox` for one that was taken of a sandbox. `image` for one that the provider takes by itself, of a
+    /// machine that has booted an image and run nothing, and makes the sandboxes of that image from; no spawn
+    /// names it.
+    pub kind: String,
     /// Name that the caller gave it; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Owner of the sandbox that it was taken of; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_id: Option<String>,
-    /// Sandbox that it was taken of.
-    pub sandbox_id: String,
+    /// Sandbox that it was taken of; absent for one of an image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox_id: Option<String>,
     /// Provider that keeps it, and makes the sandboxes of it.
     pub provider: String,
-    /// Image of the sandbox that it was taken of.
+    /// Image of the sandbox that it was taken of; the digest for one of an image.
     pub image: String,
     /// Release of the kernel that sandboxes of it run on.
     pub kernel: String,

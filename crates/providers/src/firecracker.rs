@@ -75,9 +75,8 @@ pub struct FirecrackerConfig {
     pub boot_timeout: Duration,
     /// Limit on what each drive of a box reads and writes in a second.
     pub drive_rate: DriveRate,
-    /// Most mebibytes that the templates of machines may take on disk; 0 for none, so that every machine
-    /// boots.
-    pub templates_mb: u64,
+    /// Most mebibytes that snapshots of images may take on disk; 0 for none, so that every machine boots.
+    pub image_snapshots_mb: u64,
     /// Parent of the folder `firecracker`, which holds everything that the provider keeps on disk.
     pub data_dir: PathBuf,
     /// Store that the boxes belong to.
@@ -117,7 +116,7 @@ impl Firecracker {
         let folders = Folders::make(base.clone(), 0o700).map_err(not_opened)?;
         let image_files = ImageFiles::open(base.join("images")).map_err(not_opened)?;
         let drives = Drives::open(base.join("drives"), config.drive_rate).map_err(not_opened)?;
-        let templates = Templates::open(base.join("templates"), config.templates_mb.saturating_mul(1 << 20));
+        let templates = Templates::open(base.join("templates"), config.image_snapshots_mb.saturating_mul(1 << 20));
         let templates = Arc::new(templates.map_err(not_opened)?);
         let parts = Parts::new(folders, ids, config.images)?;
         let cgroups = Cgroups::open(config.cgroup_parent.as_deref(), &config.store_id);

@@ -26,6 +26,7 @@ pub mod docker;
 mod error;
 pub mod firecracker;
 mod guest;
+mod image_snapshots;
 mod kernel;
 mod local;
 pub mod mock;
@@ -55,6 +56,7 @@ pub use guest::{
     SearchResult, TextPattern, Unpacked, WatchRow,
 };
 pub use host_disk::DiskUsage;
+pub use image_snapshots::{ImageSnapshot, ImageSnapshots};
 pub use kernel::KernelShare;
 pub use local::agent_file::agent_program;
 pub use pauses::{Pauses, Reclaimed, ReclaimedBy};

@@ -50,8 +50,8 @@ use tokio::time::Instant;
 
 use crate::snapshots::check_snapshot;
 use crate::{
-    BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Pauses, Provider,
-    Result, Slots, Snapshots, Spec, Started,
+    BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSnapshots, ImageSource, KernelShare, Pauses,
+    Provider, Result, Slots, Snapshots, Spec, Started,
 };
 
 use backend::Backend;
@@ -389,6 +389,14 @@ impl<B: Backend> Provider for Local<B> {
 
     fn snapshots(&self) -> Option<&dyn Snapshots> {
         self.inner.backend.has_snapshots(self.inner.can()).then_some(self)
+    }
+
+    fn kernel(&self) -> Option<String> {
+        self.inner.backend.kernel()
+    }
+
+    fn image_snapshots(&self) -> Option<ImageSnapshots> {
+        self.inner.backend.image_snapshots()
     }
 
     fn disk(&self) -> Option<BoxDisk> {

@@ -9,7 +9,10 @@ use async_trait::async_trait;
 use domain::SandboxId;
 use images::Images;
 
-use crate::{BoxDisk, BoxStats, DiskUsage, Found, Guest, KernelShare, Pauses, Result, Slots, Snapshots, Spec, Started};
+use crate::{
+    BoxDisk, BoxStats, DiskUsage, Found, Guest, ImageSnapshots, KernelShare, Pauses, Result, Slots, Snapshots, Spec,
+    Started,
+};
 
 /// Separation of a box from the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,6 +197,16 @@ pub trait Provider: fmt::Debug + Send + Sync {
     /// - A box whose first process has ended does not run, also before its end was noticed.
     fn runs(&self, id: &SandboxId) -> Option<bool> {
         let _ = id;
+        None
+    }
+
+    /// Returns the release of the kernel of the boxes; `None` if it is that of this host, or not known.
+    fn kernel(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns the snapshots of images that the provider takes by itself; `None` if it takes none.
+    fn image_snapshots(&self) -> Option<ImageSnapshots> {
         None
     }
 

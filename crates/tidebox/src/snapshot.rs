@@ -92,7 +92,7 @@ fn listed(snapshots: &[SnapshotSummary]) -> String {
             [
                 snapshot.id.clone(),
                 or_dash(snapshot.name.as_ref()),
-                snapshot.sandbox_id.clone(),
+                or_dash(snapshot.sandbox_id.as_ref()),
                 snapshot.provider.clone(),
                 snapshot.image.clone(),
                 snapshot.size_bytes.to_string(),
@@ -107,7 +107,7 @@ fn described(snapshot: &SnapshotSummary) -> String {
         ("id", snapshot.id.clone()),
         ("name", or_dash(snapshot.name.as_ref())),
         ("owner", or_dash(snapshot.owner_id.as_ref())),
-        ("sandbox", snapshot.sandbox_id.clone()),
+        ("sandbox", or_dash(snapshot.sandbox_id.as_ref())),
         ("provider", snapshot.provider.clone()),
         ("image", snapshot.image.clone()),
         ("size", format!("{} bytes", snapshot.size_bytes)),

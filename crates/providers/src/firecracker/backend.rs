@@ -35,7 +35,7 @@ use crate::local::probe::{Probe, probe_id};
 use crate::local::process::Process;
 use crate::local::record::Record;
 use crate::local::snapshot_folder::SnapshotFolder;
-use crate::{Error, Facts, Guest as _, Result, Spec};
+use crate::{Error, Facts, Guest as _, ImageSnapshots, Result, Spec};
 
 /// Memory of the process besides that of its guest, in mebibytes: Firecracker itself, the buffers of its
 /// devices, and what the kernel keeps for both.
@@ -199,6 +199,14 @@ impl Backend for FirecrackerBackend {
 
     async fn keep(&self, folder: &BoxFolder, _: &Record, new: &SnapshotFolder) -> Result<u64> {
         self.keep_box(folder, new).await
+    }
+
+    fn kernel(&self) -> Option<String> {
+        self.found.read().as_ref()?.kernel.release.clone()
+    }
+
+    fn image_snapshots(&self) -> Option<ImageSnapshots> {
+        Some(self.templates.list())
     }
 
     fn can_suspend(&self) -> bool {
@@ -378,7 +386,8 @@ impl FirecrackerBackend {
         let making = has_template.then(|| self.templates.begin(&properties)).flatten();
         Ok(making.map_or(Origin::Boot, |making| {
             let size = (boot.memory_mb, boot.vcpus.into(), Drives::size_mb(plan.resources.disk_mb));
-            let record = SavedRecord::new(&found.version, properties.image, size);
+            let mut record = SavedRecord::new(&found.version, properties.image, size);
+            record.kernel.clone_from(&found.kernel.release);
             Origin::Template { making, image: drive, record }
         }))
     }

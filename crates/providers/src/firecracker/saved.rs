@@ -13,7 +13,9 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use domain::Timestamp;
 use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -36,6 +38,11 @@ pub(super) struct SavedRecord {
     pub(super) version: String,
     /// Digest of the image; `None` for one without files.
     pub(super) image: Option<String>,
+    /// Release of the kernel, if it is known.
+    #[serde(default)]
+    pub(super) kernel: Option<String>,
+    /// Time at which it was written, in milliseconds since 1970.
+    created_ms: i64,
     pub(super) memory_mb: u32,
     pub(super) vcpus: u32,
     /// Size of the drive with the changes, in mebibytes.
@@ -47,15 +54,22 @@ pub(super) struct SavedRecord {
 
 impl SavedRecord {
     pub(super) fn new(version: &str, image: Option<&str>, (memory_mb, vcpus, drive_mb): (u32, u32, u32)) -> Self {
+        let now = clock_gettime(ClockId::Realtime);
         SavedRecord {
             format: FORMAT,
             version: version.to_owned(),
             image: image.map(str::to_owned),
+            kernel: None,
+            created_ms: now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000),
             memory_mb,
             vcpus,
             drive_mb,
             files: BTreeMap::new(),
         }
+    }
+
+    pub(super) fn created(&self) -> Timestamp {
+        Timestamp::from_millisecond(self.created_ms).unwrap_or_default()
     }
 }
 

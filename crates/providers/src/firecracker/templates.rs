@@ -1,6 +1,6 @@
 //! Templates: machines that have booted and wait for the line of the host, kept in files. Up to that line
 //! all machines of an image and a size are the same, so the next one is made from the files and does not
-//! boot.
+//! boot. The API lists them as snapshots of images.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder};
@@ -21,6 +21,7 @@ use super::drives::UNFINISHED;
 use super::machine::BOOT_ARGUMENTS;
 use super::room::{IMAGE, Room};
 use super::saved::{Checks, Saved, SavedRecord};
+use crate::{ImageSnapshot, ImageSnapshots};
 
 /// Time in which no template is made of what none could be made of.
 const REST: Duration = Duration::from_secs(60);
@@ -192,6 +193,24 @@ impl Templates {
         let saved = Saved::read(&dir).ok_or(io::ErrorKind::InvalidData)?;
         self.known.lock().insert(new.making.name.clone(), State::Ready { saved, used: Instant::now() });
         Ok(())
+    }
+
+    /// Returns the templates that are ready, the newest first.
+    pub(super) fn list(&self) -> ImageSnapshots {
+        let of = |(name, state): (&String, &State)| {
+            let State::Ready { saved, .. } = state else { return None };
+            Some(ImageSnapshot {
+                name: name.clone(),
+                image: saved.record.image.clone().unwrap_or_default(),
+                kernel: saved.record.kernel.clone(),
+                // One that is being removed takes nothing.
+                size_bytes: saved.size_bytes().unwrap_or_default(),
+                created: saved.record.created(),
+            })
+        };
+        let mut snapshots: Vec<_> = self.known.lock().iter().filter_map(of).collect();
+        snapshots.sort_by(|one, other| (other.created, &other.name).cmp(&(one.created, &one.name)));
+        ImageSnapshots { snapshots, fallbacks: self.fallbacks.load(Ordering::Relaxed) }
     }
 
     /// Removes the templates of images that are not in the store any more, and then those that were used

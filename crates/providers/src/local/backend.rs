@@ -17,7 +17,7 @@ use super::process::Process;
 use super::record::Record;
 use super::snapshot_folder::SnapshotFolder;
 use crate::agent::AgentGuest;
-use crate::{Error, Facts, Result, Spec};
+use crate::{Error, Facts, ImageSnapshots, Result, Spec};
 
 /// A way to make boxes on this host.
 ///
@@ -158,6 +158,16 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
     fn wake(&self, folder: &BoxFolder, process: Option<&Process>) -> impl Future<Output = Result<Running>> + Send {
         let _ = (folder, process);
         ready(Err(Error::Gone))
+    }
+
+    /// Returns the release of the kernel of boxes; `None` if it is that of this host.
+    fn kernel(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns the snapshots of images that boxes are made from.
+    fn image_snapshots(&self) -> Option<ImageSnapshots> {
+        None
     }
 
     /// Returns whether a box gets ids of its own, if there are any.

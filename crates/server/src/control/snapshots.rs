@@ -97,6 +97,13 @@ impl Control {
         match self.store.insert_snapshot(&row, self.policy.snapshots).await? {
             NewSnapshot::Done => {}
             NewSnapshot::TooMany => return Err(self.too_many_snapshots()),
+            NewSnapshot::TooManyOfOwner => {
+                return Err(Error::LimitReached(format!(
+                    "the owner of the sandbox has {} snapshots, as many as `snapshots.max_per_owner` allows; delete one \
+                     that is not needed",
+                    self.policy.snapshots.per_owner
+                )));
+            }
             NewSnapshot::TooLarge => return Err(self.snapshots_too_large()),
         }
         let kept = self.take_and_record(snapshots_of(runtime.as_ref())?, &sandbox, row.clone()).await;

@@ -7,6 +7,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
 
+use providers::ImageSnapshots;
+
 use super::prometheus::{Format, Kind, MetricFamily};
 use super::snapshot::Snapshot;
 use super::state::Api;
@@ -47,6 +49,7 @@ pub async fn prometheus(State(api): State<Api>, headers: HeaderMap) -> impl Into
 fn families(api: &Api, snapshot: &Snapshot, store: StoreHealth, sandboxes: &Sandboxes) -> Vec<MetricFamily> {
     let mut families = service(api, snapshot, store);
     families.extend(scheduler(&snapshot.scheduler));
+    families.extend(image_snapshots(api));
     families.extend(warm_pool(&api.control.warm_figures()));
     families.extend(rate_limit(&snapshot.rate_limit));
     families.extend(request_memory(&snapshot.request_memory));
@@ -111,6 +114,25 @@ fn scheduler(stats: &Scheduler) -> [MetricFamily; 6] {
         )
         .with_sum(&[], wait_ms, stats.dequeued_total),
         gauge("tidebox_eligible_workers", "Workers that the next spawn could go to.", stats.eligible_workers),
+    ]
+}
+
+fn image_snapshots(api: &Api) -> [MetricFamily; 2] {
+    let of = |kind, name, help, figure: fn(&ImageSnapshots) -> f64| {
+        MetricFamily::new(kind, name, help).with_each(api.control.registry().entries(), |family, entry| {
+            match entry.provider.image_snapshots() {
+                Some(taken) => family.with(&[("provider", entry.provider.name())], figure(&taken)),
+                None => family,
+            }
+        })
+    };
+    [
+        of(Kind::Gauge, "tidebox_image_snapshots", "Snapshots of images that boxes are made from.", |taken| {
+            taken.snapshots.len() as f64
+        }),
+        of(Kind::Counter, "tidebox_image_snapshot_fallbacks", "Boxes that could not be made from one.", |taken| {
+            taken.fallbacks as f64
+        }),
     ]
 }
 

@@ -15,7 +15,7 @@ use super::middleware::audit::Subject;
 use super::request::{Json as Body, Name, Params};
 use super::state::Api;
 use super::wire;
-use crate::control::{ForkRequest, SnapshotCursor};
+use crate::control::{ForkRequest, SnapshotCursor, SnapshotFilter};
 
 /// Take a snapshot of a sandbox
 ///
@@ -36,7 +36,7 @@ pub async fn take(
     Body(body): Body<api::SnapshotRequest>,
 ) -> Result<(Extension<Subject>, (StatusCode, Json<api::SnapshotSummary>))> {
     let snapshot = api.control.take_snapshot(&id, wire::snapshot_request(body)).await?;
-    Ok((Extension(Subject(snapshot.id.to_string())), wire::created(wire::snapshot(&snapshot))))
+    Ok((Extension(Subject(snapshot.id.to_string())), wire::created(of(&api, &snapshot))))
 }
 
 /// Make copies of a sandbox
@@ -78,6 +78,8 @@ pub struct ListParams {
 }
 
 /// List the snapshots, newest first
+///
+/// Without a filter those of images follow, which providers take by themselves: of `kind` `image`.
 #[utoipa::path(get, path = "/api/v1/snapshots", tag = "snapshots", params(ListParams),
     responses(
         (status = 200, body = Vec<api::SnapshotSummary>,
@@ -91,10 +93,30 @@ pub async fn list(State(api): State<Api>, meter: Meter, Params(params): Params<L
             let rows = api.control.snapshots(&filter, after.as_ref(), PART).await?;
             let place =
                 |last: &crate::control::Snapshot| SnapshotCursor { created_at: last.created_at, id: last.id.clone() };
-            Ok(Part::of(&rows, place, wire::snapshot))
+            let mut part = Part::of(&rows, place, |row| of(&api, row));
+            // No owner and no sandbox has those.
+            if part.next.is_none() && filter == SnapshotFilter::default() {
+                part.rows.extend(images(&api));
+            }
+            Ok(part)
         }
     })
     .await
+}
+
+fn of(api: &Api, row: &crate::control::Snapshot) -> api::SnapshotSummary {
+    let entry = api.control.registry().get(&row.provider);
+    wire::snapshot(row, entry.and_then(|entry| entry.provider.kernel()))
+}
+
+/// Returns the snapshots of images that providers have taken by themselves.
+fn images(api: &Api) -> Vec<api::SnapshotSummary> {
+    let of = |entry: &crate::provider_registry::Entry| {
+        let name = entry.provider.name().to_owned();
+        let taken = entry.provider.image_snapshots().unwrap_or_default().snapshots;
+        taken.into_iter().map(move |snapshot| wire::image_snapshot(&name, snapshot)).collect::<Vec<_>>()
+    };
+    api.control.registry().entries().iter().flat_map(of).collect()
 }
 
 /// Look at a snapshot
@@ -104,7 +126,7 @@ pub async fn list(State(api): State<Api>, meter: Meter, Params(params): Params<L
         (status = 400, body = api::ErrorBody, description = "Users share boxes here"),
         (status = 404, body = api::ErrorBody, description = "No such snapshot")))]
 pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::SnapshotSummary>> {
-    Ok(Json(wire::snapshot(&api.control.snapshot(&id).await?)))
+    Ok(Json(of(&api, &api.control.snapshot(&id).await?)))
 }
 
 /// Remove a snapshot

@@ -182,7 +182,7 @@ async fn firecracker(config: &Config, images: &Images, store: &dyn Store) -> Res
         },
         jailer: set.jailer.binary.clone().unwrap_or_else(|| "jailer".into()),
         boot_timeout: set.boot_timeout,
-        templates_mb: set.templates_mb,
+        image_snapshots_mb: set.image_snapshots_mb,
         drive_rate: DriveRate { mb: set.drive.mb_per_second, operations: set.drive.operations_per_second },
         data_dir: config.data_dir.clone(),
         store_id: store.id().clone(),

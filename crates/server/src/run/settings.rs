@@ -63,7 +63,11 @@ pub(super) fn policy(config: &Config, as_worker: bool) -> Policy {
             entries_max: config.auth.admin_audit_max_entries,
         },
         templates_max: config.limits.max_templates,
-        snapshots: SnapshotBounds { count: config.snapshots.max, bytes: config.snapshots.max_mb << 20 },
+        snapshots: SnapshotBounds {
+            count: config.snapshots.max,
+            per_owner: config.snapshots.max_per_owner,
+            bytes: config.snapshots.max_mb << 20,
+        },
         quotas_max: config.limits.max_quotas,
         reserve_disk_bytes: config.limits.reserve_disk_mb << 20,
         reserve_inodes: config.limits.reserve_inodes,

@@ -65,6 +65,8 @@ pub struct Snapshot {
 pub struct SnapshotBounds {
     /// Maximum number of them.
     pub count: u64,
+    /// Maximum number of those of one owner; 0 for none.
+    pub per_owner: u64,
     /// Maximum number of bytes of all of them; 0 for none.
     pub bytes: u64,
 }
@@ -75,6 +77,8 @@ pub enum NewSnapshot {
     Done,
     /// There are as many as there may be.
     TooMany,
+    /// The owner has as many as one may have.
+    TooManyOfOwner,
     /// They take as many bytes as they may.
     TooLarge,
 }

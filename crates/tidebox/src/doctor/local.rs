@@ -76,7 +76,7 @@ async fn firecracker() -> Vec<Finding> {
         jailed: None,
         jailer: "jailer".into(),
         boot_timeout: BOOT_MAX,
-        templates_mb: 0,
+        image_snapshots_mb: 0,
         drive_rate: DriveRate::default(),
         data_dir: folder.path().to_owned(),
         store_id: store_id(),

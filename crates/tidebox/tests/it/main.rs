@@ -16,6 +16,7 @@ mod custom;
 mod docker;
 mod egress;
 mod events;
+mod firecracker;
 mod fuzz;
 mod hanging;
 mod http2;

@@ -309,6 +309,16 @@ async fn another_service_pauses_its_own_and_wakes_it_for_ours() {
 }
 
 #[tokio::test]
+async fn a_sandbox_that_cannot_be_written_to_disk_is_not_paused_for_it() {
+    let Some(server) = start("").await else { return };
+    let id = server.spawn().await;
+    let path = format!("/sandboxes/{id}/pause");
+    server.post(&path, json!({"to_disk": true})).await.refused(400, "not_supported", "`suspend`");
+    server.post(&path, json!({"to_disk": true, "reclaim": true})).await.refused(400, "bad_request", "`to_disk`");
+    assert_eq!(server.get(&format!("/sandboxes/{id}")).await.ok()["state"], "running");
+}
+
+#[tokio::test]
 async fn the_command_line_pauses_and_resumes() {
     let Some(server) = start("").await else { return };
     let id = server.spawn().await;

@@ -59,6 +59,7 @@ async fn a_snapshot_is_described_listed_and_removed() {
         (&taken["provider"], &taken["image"], &taken["memory"]),
         (&json!("mock"), &json!("a-box"), &json!(false))
     );
+    assert_eq!(taken["kind"], "sandbox");
     assert!(taken["size_bytes"].as_u64().unwrap() > 0 && !taken["kernel"].as_str().unwrap().is_empty(), "{taken}");
     assert_eq!(server.get(&format!("/snapshots/{snapshot}")).await.ok(), taken);
     assert_eq!(ids(&server, "/snapshots").await, [second.as_str(), snapshot]);
@@ -130,6 +131,24 @@ async fn a_spawn_of_a_snapshot_names_nothing_that_contradicts_it() {
 }
 
 #[tokio::test]
+async fn an_owner_has_as_many_snapshots_as_one_may_have_and_others_have_theirs() {
+    let server = TestServer::start(&format!("{MOCK} snapshots.max_per_owner=1")).await;
+    let ids = [
+        server.spawn_with(json!({"owner_id": "alice"})).await,
+        server.spawn_with(json!({"owner_id": "bob"})).await,
+        server.spawn().await,
+    ];
+    for id in &ids {
+        take_id(&server, id).await;
+    }
+    let path = |id: &str| format!("/sandboxes/{id}/snapshots");
+    server.post(&path(&ids[0]), json!({})).await.refused(429, "resource_limit", "snapshots.max_per_owner");
+    assert_eq!(server.post(&path(&ids[2]), json!({})).await.status, 201);
+    let fork = server.post(&format!("/sandboxes/{}/fork", ids[0]), json!({})).await;
+    assert_eq!(fork.status, 201, "a fork keeps none");
+}
+
+#[tokio::test]
 async fn bad_requests_for_snapshots_say_why() {
     let server = TestServer::start(MOCK).await;
     let id = server.spawn().await;
@@ -138,6 +157,8 @@ async fn bad_requests_for_snapshots_say_why() {
         server.post(&path, json!({"name": name})).await.refused(400, "bad_request", "`name` must be 1 to 64");
     }
     server.post(&path, json!({"memory": true})).await.refused(400, "not_supported", "`memory`");
+    let files = take(&server, &id, json!({"memory": false})).await;
+    server.delete(&format!("/snapshots/{}", files["id"].as_str().unwrap())).await.ok();
     server.post(&path, json!({"nmae": "a"})).await.refused(400, "bad_request", "nmae");
     server.get("/snapshots?owner=alice").await.refused(400, "bad_request", "owner");
     server.get("/snapshots?sandbox_id=a").await.refused(400, "bad_request", "`sandbox_id`");

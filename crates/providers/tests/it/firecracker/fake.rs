@@ -1,7 +1,6 @@
 //! A provider whose Firecracker makes no machines.
 
 use std::convert::Infallible;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -34,31 +33,21 @@ pub(crate) struct FakeProvider {
 impl FakeProvider {
     /// Returns `None`, with a word about it, where the provider would not even try.
     pub(crate) async fn new() -> Option<FakeProvider> {
-        if File::options().read(true).write(true).open("/dev/kvm").is_err() {
-            fixtures::skip("kvm", "/dev/kvm cannot be opened here");
-            return None;
-        }
-        fixtures::found("mke2fs", &["/usr/sbin/mke2fs".into(), "/sbin/mke2fs".into()])?;
-        let python = PathBuf::from("/usr/bin/python3");
-        if !python.exists() {
-            fixtures::skip("python3", "there is no /usr/bin/python3");
-            return None;
-        }
         let image = fixtures::suite::scratch()?;
         let folder = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
         put(&folder.path().join("images"), &[(SCRATCH, image)]);
         let agent = serve(&folder.path().join("agent.sock"));
         let kernel = folder.path().join("vmlinux");
-        std::fs::write(&kernel, kernel_file()).unwrap();
-        write_fake(folder.path(), "");
+        std::fs::write(&kernel, fixtures::firecracker::kernel()).unwrap();
+        let binary = write_fake(folder.path(), "")?;
         let config = FirecrackerConfig {
-            binary: folder.path().join("firecracker-fake"),
+            binary,
             kernel: Some(kernel),
             modules: None,
             jailed: Some(false),
             jailer: "jailer".into(),
             boot_timeout: Duration::from_secs(60),
-            templates_mb: TEMPLATES_MB,
+            image_snapshots_mb: TEMPLATES_MB,
             drive_rate: DriveRate::default(),
             data_dir: folder.path().to_owned(),
             store_id: new_store(),
@@ -73,7 +62,7 @@ impl FakeProvider {
     /// Has the machines of later boxes fail in this way: `start`, `boot`, `settle`, `create` or `load`; none
     /// if empty.
     pub(crate) fn fail(&self, fault: &str) {
-        write_fake(self.folder.path(), fault);
+        write_fake(self.folder.path(), fault).unwrap();
     }
 
     /// Opens the provider as a later server does.
@@ -113,24 +102,8 @@ pub(crate) fn spec() -> Spec {
     spec_of(SCRATCH)
 }
 
-/// Puts the program in place, whole: machines may be starting.
-fn write_fake(folder: &Path, fault: &str) {
-    let agent = folder.join("agent.sock").display().to_string();
-    let text = include_str!("fake.py").replace("@AGENT@", &agent).replace("@FAULT@", fault);
-    let body = text.strip_prefix("#!/usr/bin/python3\n").unwrap();
-    let (source, new) = (folder.join("fake.py"), folder.join("firecracker-fake.new"));
-    std::fs::write(&source, body).unwrap();
-    fixtures::write_script(&new, &format!("exec /usr/bin/python3 {} \"$@\"", source.display()));
-    std::fs::rename(new, folder.join("firecracker-fake")).unwrap();
-}
-
-/// Returns a file that passes for a kernel.
-fn kernel_file() -> Vec<u8> {
-    let mut file = b"\x7fELF\x02\x01\x01".to_vec();
-    file.resize(64, 0);
-    (file[16], file[18], file[56]) = (2, 62, 1);
-    file.extend_from_slice(b"Linux version 6.1.0-fake (a@b)");
-    file
+fn write_fake(folder: &Path, fault: &str) -> Option<PathBuf> {
+    fixtures::firecracker::write_fake(folder, &folder.join("agent.sock"), fault)
 }
 
 /// Serves agents that only say hello.

@@ -60,7 +60,7 @@ impl TestProvider {
             jailed: Some(jailed),
             // In emulation a guest boots a hundred times slower.
             boot_timeout: Duration::from_secs(240),
-            templates_mb,
+            image_snapshots_mb: templates_mb,
             drive_rate: DriveRate::default(),
             data_dir: folder.path().to_owned(),
             store_id: new_store(),

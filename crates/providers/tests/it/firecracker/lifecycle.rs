@@ -127,6 +127,11 @@ async fn the_first_machine_of_an_image_and_a_size_is_the_template_of_later_ones(
     let first = start(&provider.firecracker, |_| ()).await;
     assert!(boots(&first) && first.contains(&"PUT /snapshot/create".to_owned()), "{first:?}");
     let template = provider.template(1).await;
+    eventually("it is listed", async || provider.firecracker.image_snapshots().unwrap().snapshots.len() == 1).await;
+    let listed = provider.firecracker.image_snapshots().unwrap();
+    let (one, kernel) = (&listed.snapshots[0], provider.firecracker.kernel());
+    assert!(listed.fallbacks == 0 && one.size_bytes > 0 && one.image.starts_with("sha256:"), "{listed:?}");
+    assert_eq!((&one.kernel, kernel.as_deref()), (&kernel, Some("6.1.0-fake")));
     assert_eq!(start(&provider.firecracker, |_| ()).await, RESTORE);
     let larger = start(&provider.firecracker, |spec| spec.resources.disk_mb = 512).await;
     assert_eq!(larger, RESTORE_RESIZED, "a drive of another size");
@@ -164,6 +169,7 @@ async fn a_template_that_cannot_be_used_is_removed_and_the_machine_boots() {
         provider.firecracker.guest(&second).await.unwrap();
         let requests = provider.requests(&second);
         assert!(boots(&requests), "{spoil}: {requests:?}");
+        assert_eq!(provider.firecracker.image_snapshots().unwrap().fallbacks, 1, "{spoil}");
         let makes_another = requests.contains(&"PUT /snapshot/create".to_owned());
         assert_eq!(makes_another, spoil != "load", "only a machine that was to boot is made a template: {requests:?}");
         for id in [first, second] {

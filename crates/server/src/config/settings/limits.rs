@@ -121,6 +121,8 @@ section! {
     pub struct Snapshots {
         /// The most snapshots at once; one more is 429.
         pub max: u64 = "100" as Number(SNAPSHOTS),
+        /// The most snapshots of sandboxes of one owner; one more is 429. 0 is no limit.
+        pub max_per_owner: u64 = "0" as Number(0..=COUNT_MAX),
         /// The most MiB that all of them may take; 0 is no limit.
         pub max_mb: u64 = "10240" as Number(0..=COUNT_MAX),
     }

@@ -207,9 +207,9 @@ section! {
         /// The longest time in which a guest boots. A processor's own virtualization takes a tenth of a
         /// second, emulation a minute.
         pub boot_timeout: Duration = "30s",
-        /// MiB that the templates of machines may take on disk. The first machine of an image and a size
-        /// boots, and is kept as the template from which later ones are made. 0: every machine boots.
-        pub templates_mb: u64 = "8192" as Number(0..=COUNT_MAX),
+        /// MiB that snapshots of images may take on disk. The first machine of an image and a size boots, and
+        /// is kept as the snapshot from which later ones are made. 0: every machine boots.
+        pub image_snapshots_mb: u64 = "8192" as Number(0..=COUNT_MAX),
         /// Host user ids for the machines of a server that runs as root, as `first:count`, both at least
         /// 65536; a machine takes 65536 of them. Two servers on one host need different ones. Unset:
         /// `2147483648:536870912`.

@@ -1,6 +1,7 @@
 //! Snapshots and forks.
 
 use domain::{OwnerId, SandboxId};
+use providers::ImageSnapshot;
 
 use super::super::error::{ApiError, malformed};
 use super::text::{span, time};
@@ -31,17 +32,40 @@ pub fn snapshot_filter(owner: Option<&str>, sandbox: Option<&str>) -> Result<Sna
 }
 
 /// Converts a snapshot to the API.
-pub fn snapshot(snapshot: &Snapshot) -> api::SnapshotSummary {
+pub fn snapshot(snapshot: &Snapshot, kernel: Option<String>) -> api::SnapshotSummary {
     api::SnapshotSummary {
         id: snapshot.id.to_string(),
+        kind: "sandbox".to_owned(),
         name: snapshot.name.clone(),
         owner_id: snapshot.owner.as_ref().map(ToString::to_string),
-        sandbox_id: snapshot.sandbox.to_string(),
+        sandbox_id: Some(snapshot.sandbox.to_string()),
         provider: snapshot.provider.clone(),
         image: snapshot.image.clone(),
-        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        kernel: kernel.unwrap_or_else(kernel_of_host),
         size_bytes: snapshot.size_bytes,
         memory: snapshot.has_memory,
         created_at: time(snapshot.created_at),
     }
+}
+
+/// Converts a snapshot of an image that the provider of this name has taken.
+pub fn image_snapshot(provider: &str, snapshot: ImageSnapshot) -> api::SnapshotSummary {
+    let ImageSnapshot { name, image, kernel, size_bytes, created } = snapshot;
+    api::SnapshotSummary {
+        id: name,
+        kind: "image".to_owned(),
+        name: None,
+        owner_id: None,
+        sandbox_id: None,
+        provider: provider.to_owned(),
+        image,
+        kernel: kernel.unwrap_or_else(kernel_of_host),
+        size_bytes,
+        memory: true,
+        created_at: time(created),
+    }
+}
+
+fn kernel_of_host() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
 }

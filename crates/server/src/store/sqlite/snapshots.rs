@@ -43,11 +43,15 @@ impl SnapshotStore for Sqlite {
         let mut writer = self.writer.acquire().await?;
         let mut tx = writer.begin().await?;
         if !snapshot.is_temporary {
-            let taken = "SELECT COUNT(*) AS rows, COALESCE(SUM(size_bytes), 0) AS bytes FROM snapshots \
-                         WHERE temporary = 0";
-            let taken = sqlx::query(taken).fetch_one(&mut *tx).await?;
+            let taken = "SELECT COUNT(*) AS rows, COALESCE(SUM(owner_id = $1), 0) AS owned, \
+                         COALESCE(SUM(size_bytes), 0) AS bytes FROM snapshots WHERE temporary = 0";
+            let owner = snapshot.owner.as_ref().map(OwnerId::as_str);
+            let taken = sqlx::query(taken).bind(owner).fetch_one(&mut *tx).await?;
             if count(taken.try_get("rows")?) >= bounds.count {
                 return Ok(NewSnapshot::TooMany);
+            }
+            if owner.is_some() && bounds.per_owner > 0 && count(taken.try_get("owned")?) >= bounds.per_owner {
+                return Ok(NewSnapshot::TooManyOfOwner);
             }
             if bounds.bytes > 0 && count(taken.try_get("bytes")?) >= bounds.bytes {
                 return Ok(NewSnapshot::TooLarge);

@@ -8,7 +8,7 @@ use super::start;
 use crate::clock::after;
 use crate::store::{NewSnapshot, Snapshot, SnapshotBounds, SnapshotCursor, SnapshotFilter, SnapshotState, Store};
 
-const FREE: SnapshotBounds = SnapshotBounds { count: 100, bytes: 0 };
+const FREE: SnapshotBounds = SnapshotBounds { count: 100, per_owner: 0, bytes: 0 };
 
 fn id(n: u8) -> SnapshotId {
     SnapshotId::from_entropy([n; 10])
@@ -35,6 +35,7 @@ pub(super) async fn run(store: &dyn Store) {
     a_row_is_read_back_and_listed_when_it_is_ready(store).await;
     a_list_in_parts_is_newest_first(store).await;
     bounds_hold_and_temporary_ones_are_under_none(store).await;
+    the_bound_of_one_owner_is_that_of_no_other(store).await;
 }
 
 async fn forget_all(store: &dyn Store) {
@@ -99,7 +100,7 @@ async fn a_list_in_parts_is_newest_first(store: &dyn Store) {
 }
 
 async fn bounds_hold_and_temporary_ones_are_under_none(store: &dyn Store) {
-    let bounds = SnapshotBounds { count: 2, bytes: 100 };
+    let bounds = SnapshotBounds { count: 2, per_owner: 0, bytes: 100 };
     let temporary = |n| Snapshot { is_temporary: true, ..snapshot(n) };
     for n in [10, 11] {
         assert_eq!(store.insert_snapshot(&temporary(n), bounds).await.unwrap(), NewSnapshot::Done);
@@ -118,5 +119,22 @@ async fn bounds_hold_and_temporary_ones_are_under_none(store: &dyn Store) {
         store.insert_snapshot(&snapshot(3), SnapshotBounds { bytes: 0, ..wider }).await.unwrap(),
         NewSnapshot::Done
     );
+    forget_all(store).await;
+}
+
+async fn the_bound_of_one_owner_is_that_of_no_other(store: &dyn Store) {
+    let bounds = SnapshotBounds { per_owner: 1, ..FREE };
+    let of = |n, owner: Option<&str>| Snapshot { owner: owner.map(|it| OwnerId::parse(it).unwrap()), ..snapshot(n) };
+    for (n, owner, expected) in [
+        (1, Some("anna"), NewSnapshot::Done),
+        (2, Some("anna"), NewSnapshot::TooManyOfOwner),
+        (3, Some("ben"), NewSnapshot::Done),
+        (4, None, NewSnapshot::Done),
+        (5, None, NewSnapshot::Done),
+    ] {
+        assert_eq!(store.insert_snapshot(&of(n, owner), bounds).await.unwrap(), expected, "{n}");
+    }
+    let temporary = Snapshot { is_temporary: true, ..of(6, Some("anna")) };
+    assert_eq!(store.insert_snapshot(&temporary, bounds).await.unwrap(), NewSnapshot::Done);
     forget_all(store).await;
 }
