@@ -32,7 +32,7 @@ impl Machines {
         let settings = format!(
             "providers.default=firecracker providers.firecracker.enabled=true providers.native.enabled=false \
              providers.firecracker.jailer.enabled=false providers.firecracker.binary={} providers.firecracker.kernel={} \
-             defaults.image=machine:1 defaults.disk_mb=16",
+             defaults.image=machine:1",
             binary.display(),
             kernel.display()
         );
@@ -87,7 +87,7 @@ async fn state(server: &TestServer, id: &str) -> Value {
     server.get(&format!("/sandboxes/{id}")).await.ok()["state"].clone()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_machine_is_paused_to_disk_wakes_for_a_request_and_is_told_of() {
     let Some(machines) = Machines::start().await else { return };
     let server = &machines.server;
@@ -136,7 +136,7 @@ async fn a_machine_is_paused_to_disk_wakes_for_a_request_and_is_told_of() {
     assert_eq!(copy.status, 201, "{}", copy.json());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_crash_at_any_moment_of_a_machine_loses_nothing_and_leaves_nothing() {
     let Some(mut machines) = Machines::start().await else { return };
     let origin = machines.server.spawn().await;
