@@ -88,8 +88,8 @@ async fn commands_that_make_no_sense_are_refused_before_anything_is_made() {
     }
     assert_eq!(server.get("/templates").await.ok(), json!([]));
     assert_eq!(server.get("/sandboxes").await.ok(), json!([]));
-    let background = json!([{"command": "true", "background": true}]);
-    server.post("/sandboxes", json!({"prepare": background})).await.refused(400, "not_supported", "background");
+    let id = spawn(&server, json!([{"command": "sleep 600", "background": true, "name": "web"}])).await;
+    assert_eq!(server.get(&format!("/sandboxes/{id}/processes")).await.ok()[0]["name"], "web");
     let id = spawn(&server, json!([{"command": "echo a > /tmp/a"}])).await;
     assert_eq!(server.output(&id, "cat /tmp/a").await, "a\n");
 }
