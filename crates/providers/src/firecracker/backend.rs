@@ -15,7 +15,7 @@ use super::console::Console;
 use super::drives::Drives;
 use super::host::{self, Found, Machines, Programs};
 use super::image_files::ImageFiles;
-use super::keep;
+use super::keep::{self, Keeper};
 use super::machine::{self, Boot, Starting};
 use super::room::{self, MachineFile, Room};
 use super::saved::{Checks, Saved, SavedRecord};
@@ -28,7 +28,6 @@ use crate::local::builder::try_box;
 use crate::local::cgroup::{self, Cgroups};
 use crate::local::fault::{not_made, not_written};
 use crate::local::folder::BoxFolder;
-use crate::local::launcher::failed;
 use crate::local::parts::Parts;
 use crate::local::plan::BoxPlan;
 use crate::local::probe::{Probe, probe_id};
@@ -37,11 +36,6 @@ use crate::local::record::Record;
 use crate::local::snapshot_folder::SnapshotFolder;
 use crate::{Error, Facts, Guest as _, ImageSnapshots, Result, Spec};
 
-/// Memory of the process besides that of its guest, in mebibytes: Firecracker itself, the buffers of its
-/// devices, and what the kernel keeps for both.
-const OWN_MEMORY_MB: u32 = 64;
-/// Threads of the process besides those of the guest's processors.
-const OWN_THREADS: u32 = 16;
 /// Least memory of a machine, that of a probe: the kernels of distributions, with their first files, take
 /// half of it to boot.
 const MEMORY_MB_MIN: u32 = host::PROBE_MEMORY_MB;
@@ -49,13 +43,6 @@ const MEMORY_MB_MIN: u32 = host::PROBE_MEMORY_MB;
 const VCPUS_MAX: u32 = 32;
 /// Most mebibytes of `/dev/shm`, as in container engines; less if the box has little memory.
 const SHM_MB_MAX: u32 = 64;
-/// Limit for a process to stop, which waits for no disk.
-pub(super) const STOP_WAIT: Duration = Duration::from_secs(5);
-/// Limit for a killed process to end before everything in its control groups is killed.
-pub(super) const ALONE_WAIT: Duration = Duration::from_secs(1);
-
-/// Name of the phase in which a machine is made from files, in place of that in which it boots.
-pub(super) const RESTORE_PHASE: &str = "restore";
 
 type Plan<'a> = BoxPlan<'a, Machines>;
 
@@ -169,7 +156,7 @@ impl Backend for FirecrackerBackend {
         let room = Room::find(folder);
         room.mark_paused().map_err(not_written)?;
         let stopped = match keep::process_of(folder) {
-            Ok(process) => process.stop(STOP_WAIT).await.map_err(|error| Error::failed("pause a machine", error)),
+            Ok(process) => process.stop(vmm::STOP_WAIT).await.map_err(|error| Error::failed("pause a machine", error)),
             Err(error) => Err(error),
         };
         if !matches!(stopped, Ok(true)) {
@@ -198,7 +185,7 @@ impl Backend for FirecrackerBackend {
     }
 
     async fn keep(&self, folder: &BoxFolder, _: &Record, new: &SnapshotFolder) -> Result<u64> {
-        self.keep_box(folder, new).await
+        self.keeper().keep(folder, new).await
     }
 
     fn kernel(&self) -> Option<String> {
@@ -214,7 +201,7 @@ impl Backend for FirecrackerBackend {
     }
 
     async fn suspend(&self, folder: &BoxFolder, process: &Process) -> Result<()> {
-        self.suspend_box(folder, process).await
+        self.keeper().suspend(folder, process).await
     }
 
     fn is_suspended(&self, folder: &BoxFolder) -> bool {
@@ -222,7 +209,7 @@ impl Backend for FirecrackerBackend {
     }
 
     async fn wake(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<Running> {
-        self.wake_box(folder, process).await
+        self.keeper().wake(folder, process).await
     }
 
     /// Returns the drive with the changes: the other files belong to all boxes of the image.
@@ -252,7 +239,7 @@ impl Backend for FirecrackerBackend {
         room.make(id_base).map_err(not_written)?;
         match &plan.snapshot {
             None => self.drives.make(size_mb, &room.file(room::CHANGES)).await.map_err(not_written)?,
-            Some(snapshot) => self.put_snapshot(snapshot, &room).await?,
+            Some(snapshot) => self.keeper().put(snapshot, &room).await?,
         }
         room::give(&room.file(room::CHANGES), id_base).map_err(not_written)?;
         for (file, name) in [(&found.kernel.kernel, room::KERNEL), (&found.kernel.initrd, room::INITRD)] {
@@ -278,25 +265,25 @@ impl Backend for FirecrackerBackend {
             version: found.version,
         };
         room.write_machine(&machine).map_err(not_written)?;
-        self.make_cgroups(&machine)?;
+        vmm::make_groups(&self.cgroups, &machine)?;
         Ok(Order { vmm: machine.vmm, room, boot, origin })
     }
 
     async fn launch(&self, folder: &BoxFolder, (): (), order: Order) -> Result<Running> {
         let Order { room, vmm, boot, origin } = order;
         let console = Console::open(&room).map_err(not_made)?;
-        let mut process = self.process(folder, &vmm, &console).await?;
+        let mut process = vmm::start(&self.parts.agent, folder, &vmm, &console).await?;
         let tasks = &self.parts.tasks;
         let starting = Starting { room: &room, process: &process, tasks };
         let mut phase = BOX_PHASE;
         let waiting = match origin {
             Origin::Wake => {
                 let guest = machine::wake(starting, boot.wait, &keep::renewed(&boot.machine), || Ok(())).await;
-                let (guest, launched) = (guest.map_err(|error| ended(&error, &console))?, Instant::now());
+                let (guest, launched) = (guest.map_err(|error| console.ended(&error))?, Instant::now());
                 if let Some(certificate) = &boot.machine.boot.trust {
                     guest.trust(certificate).await?;
                 }
-                return Ok(Running { process, guest, shares_devices: false, launched, phase: RESTORE_PHASE });
+                return Ok(Running { process, guest, shares_devices: false, launched, phase: machine::RESTORE_PHASE });
             }
             Origin::Boot => machine::boot(starting, &boot).await,
             Origin::Template { making, image, record } => match machine::boot(starting, &boot).await {
@@ -311,26 +298,26 @@ impl Backend for FirecrackerBackend {
                 let drive_bytes = u64::from(saved.record.drive_mb) << 20;
                 match machine::restore(starting, &boot, drive_bytes).await {
                     Err(error) => {
-                        self.templates.fall_back(&saved, &ended(&error, &console));
+                        self.templates.fall_back(&saved, &console.ended(&error));
                         process.kill().map_err(not_made)?;
-                        if !process.ended_within(ALONE_WAIT).await {
+                        if !process.ended_within(vmm::ALONE_WAIT).await {
                             return Err(not_made("a process that could not load a machine does not end"));
                         }
                         room.clear().map_err(not_made)?;
-                        process = self.process(folder, &vmm, &console).await?;
+                        process = vmm::start(&self.parts.agent, folder, &vmm, &console).await?;
                         machine::boot(Starting { room: &room, process: &process, tasks }, &boot).await
                     }
                     restored => {
-                        phase = RESTORE_PHASE;
+                        phase = machine::RESTORE_PHASE;
                         restored
                     }
                 }
             }
         };
-        let waiting = waiting.map_err(|error| ended(&error, &console))?;
+        let waiting = waiting.map_err(|error| console.ended(&error))?;
         let launched = Instant::now();
         let guest = machine::settle(&room, waiting, &boot.machine).await;
-        let guest = guest.map_err(|error| ended(&error, &console))?;
+        let guest = guest.map_err(|error| console.ended(&error))?;
         Ok(Running { process, guest, shares_devices: false, launched, phase })
     }
 
@@ -341,7 +328,7 @@ impl Backend for FirecrackerBackend {
     async fn kill(&self, _: &BoxFolder, record: &Record, process: Option<&Process>) -> io::Result<()> {
         if let Some(process) = process {
             process.kill()?;
-            if process.ended_within(ALONE_WAIT).await {
+            if process.ended_within(vmm::ALONE_WAIT).await {
                 return Ok(());
             }
         }
@@ -354,14 +341,17 @@ impl Backend for FirecrackerBackend {
     }
 }
 
-/// Returns the error of a machine that could not be started, with the last words of its console for the
-/// log.
-pub(super) fn ended(cause: &dyn std::fmt::Display, console: &Console) -> Error {
-    let words = console.last_words();
-    if words.is_empty() { not_made(cause.to_string()) } else { not_made(format!("{cause}; its console: {words}")) }
-}
-
 impl FirecrackerBackend {
+    fn keeper(&self) -> Keeper<'_> {
+        Keeper {
+            agent: &self.parts.agent,
+            cgroups: &self.cgroups,
+            tasks: &self.parts.tasks,
+            checks: &self.checks,
+            boot_timeout: self.boot_timeout,
+        }
+    }
+
     /// Puts the image into the room, and with it what a template has of the machine.
     async fn origin(&self, plan: &Plan<'_>, found: &Found, room: &Room, boot: &Boot) -> Result<Origin> {
         let image = plan.image.map(|image| &image.held);
@@ -409,27 +399,6 @@ impl FirecrackerBackend {
                 tracing::warn!(%error, "no template can be made of a machine");
             }
         });
-    }
-
-    /// Makes the control groups of a process, with room for the machine and itself.
-    pub(super) fn make_cgroups(&self, machine: &MachineFile) -> Result<()> {
-        let own = Resources {
-            memory_mb: machine.memory_mb.saturating_add(OWN_MEMORY_MB),
-            pids: machine.vcpus.saturating_add(OWN_THREADS),
-            vcpus: machine.vcpus,
-            disk_mb: machine.drive_mb,
-        };
-        self.cgroups.make(&machine.vmm.cgroups, &own).map_err(not_made)
-    }
-
-    /// Starts a process, which is recorded in the folder of its box then.
-    pub(super) async fn process(&self, folder: &BoxFolder, vmm: &Vmm, console: &Console) -> Result<Process> {
-        let started = vmm::start(&self.parts.agent, vmm).await.map_err(failed)?;
-        let Some((pid, begun)) = folder.pid() else { return Err(not_made("no process was recorded")) };
-        let process = Process::find(pid, begun).map_err(not_made)?;
-        let Some(process) = process else { return Err(ended(&"the process has ended", console)) };
-        started.executed().await.map_err(failed)?;
-        Ok(process)
     }
 
     fn vmm(

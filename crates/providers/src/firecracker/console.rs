@@ -9,6 +9,8 @@ use std::io::{ErrorKind, Read as _};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::room::{LOG, Room};
+use crate::Error;
+use crate::local::fault::not_made;
 
 /// Most bytes that are read of a FIFO: what the kernel keeps of one.
 const BYTES_MAX: u64 = 64 * 1024;
@@ -29,6 +31,12 @@ impl Console {
         let paths = [room.file(LOG), room.console()];
         let opened = paths.iter().map(|path| Ok(File::from(openat(CWD, path, flags, Mode::empty())?)));
         opened.collect::<std::io::Result<_>>().map(Console)
+    }
+
+    /// Returns the error of a machine that could not be started, with its last words for the log.
+    pub(super) fn ended(&self, cause: &dyn std::fmt::Display) -> Error {
+        let words = self.last_words();
+        if words.is_empty() { not_made(cause.to_string()) } else { not_made(format!("{cause}; its console: {words}")) }
     }
 
     /// Returns the last lines that the machine has written, for the log.

@@ -9,21 +9,24 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use domain::Resources;
 use guest_protocol::{MACHINE_ENTROPY_BYTES, Machine, Restored};
+use host_disk::remove_tree;
 use rand::TryRng as _;
+use tokio_util::task::TaskTracker;
 
-use super::backend::{ALONE_WAIT, FirecrackerBackend, RESTORE_PHASE, STOP_WAIT, ended};
 use super::console::Console;
 use super::drives::{self, Drives};
-use super::machine::{self, Starting};
+use super::machine::{self, RESTORE_PHASE, Starting};
 use super::room::{CHANGES, IMAGE, MEMORY, MachineFile, NEW_MEMORY, NEW_STATE, Room, STATE};
-use super::saved::{Saved, SavedRecord};
+use super::saved::{Checks, Saved, SavedRecord};
 use super::sealed::open_written;
+use super::vmm::{ALONE_WAIT, STOP_WAIT, make_groups, start};
+use crate::local::agent_file::AgentFile;
 use crate::local::agent_socket::Running;
-use crate::local::cgroup;
+use crate::local::cgroup::{self, Cgroups};
 use crate::local::fault::{not_made, not_written};
 use crate::local::folder::BoxFolder;
 use crate::local::process::Process;
@@ -31,9 +34,20 @@ use crate::local::snapshot_folder::SnapshotFolder;
 use crate::local::snapshots::not_taken;
 use crate::{Error, Result};
 
-impl FirecrackerBackend {
+/// Means to write boxes to files, and to make them of files.
+#[derive(Debug)]
+pub(super) struct Keeper<'a> {
+    pub(super) agent: &'a AgentFile,
+    pub(super) cgroups: &'a Cgroups,
+    pub(super) tasks: &'a TaskTracker,
+    pub(super) checks: &'a Checks,
+    /// Limit for a machine to go on.
+    pub(super) boot_timeout: Duration,
+}
+
+impl Keeper<'_> {
     /// Writes a box to the folder of a new snapshot, and returns the bytes that it takes there.
-    pub(super) async fn keep_box(&self, folder: &BoxFolder, new: &SnapshotFolder) -> Result<u64> {
+    pub(super) async fn keep(&self, folder: &BoxFolder, new: &SnapshotFolder) -> Result<u64> {
         let room = Room::find(folder);
         let size = room.read_machine().map_err(not_taken)?;
         let record = SavedRecord::new(&size.version, None, (size.memory_mb, size.vcpus, size.drive_mb));
@@ -50,7 +64,7 @@ impl FirecrackerBackend {
         // A server that is killed meanwhile leaves one that a later server has go on.
         room.mark_paused().map_err(not_taken)?;
         process.go_on().map_err(not_taken)?;
-        let kept = machine::keep(&room, &self.parts.tasks, false, copy).await;
+        let kept = machine::keep(&room, self.tasks, false, copy).await;
         if was_paused {
             process.stop(STOP_WAIT).await.map_err(not_taken)?;
         } else {
@@ -66,7 +80,7 @@ impl FirecrackerBackend {
     }
 
     /// Puts the files of a snapshot into the room of a box that is made of it.
-    pub(super) async fn put_snapshot(&self, snapshot: &SnapshotFolder, room: &Room) -> Result<()> {
+    pub(super) async fn put(&self, snapshot: &SnapshotFolder, room: &Room) -> Result<()> {
         let saved = read(snapshot)?;
         self.checks.check(&saved).await.map_err(|error| Error::failed("make a box of a snapshot", error))?;
         let path = room.path();
@@ -77,7 +91,7 @@ impl FirecrackerBackend {
     }
 
     /// Writes a paused box to its folder, and ends its process.
-    pub(super) async fn suspend_box(&self, folder: &BoxFolder, process: &Process) -> Result<()> {
+    pub(super) async fn suspend(&self, folder: &BoxFolder, process: &Process) -> Result<()> {
         let room = Room::find(folder);
         let size = room.read_machine().map_err(not_written)?;
         let record = SavedRecord::new(&size.version, None, (size.memory_mb, size.vcpus, size.drive_mb));
@@ -85,10 +99,7 @@ impl FirecrackerBackend {
         let copy = async move {
             let finished = tokio::task::spawn_blocking(move || {
                 // Of an attempt that was cut off.
-                match fs::remove_dir_all(&to) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                    Ok(()) | Err(_) => {}
-                }
+                remove_tree(&to)?;
                 DirBuilder::new().mode(0o700).create(&to)?;
                 from.take_written(&to)?;
                 // The process writes to the drive only while its machine runs.
@@ -98,7 +109,7 @@ impl FirecrackerBackend {
             finished.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_written)
         };
         process.go_on().map_err(not_written)?;
-        let kept = machine::keep(&room, &self.parts.tasks, true, copy).await;
+        let kept = machine::keep(&room, self.tasks, true, copy).await;
         if kept.is_err() {
             process.stop(STOP_WAIT).await.map_err(not_written)?;
             room.remove([NEW_STATE, NEW_MEMORY]).map_err(not_written)?;
@@ -108,7 +119,7 @@ impl FirecrackerBackend {
     }
 
     /// Has a box go on that was written to its folder.
-    pub(super) async fn wake_box(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<Running> {
+    pub(super) async fn wake(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<Running> {
         let room = Room::find(folder);
         let machine = room.read_machine().map_err(not_made)?;
         let saved = Saved::read(&room.suspended()).ok_or(Error::Gone)?;
@@ -118,17 +129,17 @@ impl FirecrackerBackend {
         self.checks.check(&saved).await.map_err(|error| Error::failed("load a box from disk", error))?;
         room.clear().and_then(|()| room.remove([STATE, MEMORY])).map_err(not_made)?;
         saved.link([STATE, MEMORY], &room.path()).map_err(not_made)?;
-        self.make_cgroups(&machine)?;
+        make_groups(self.cgroups, &machine)?;
         let console = Console::open(&room).map_err(not_made)?;
-        let process = self.process(folder, &machine.vmm, &console).await?;
-        let starting = Starting { room: &room, process: &process, tasks: &self.parts.tasks };
+        let process = start(self.agent, folder, &machine.vmm, &console).await?;
+        let starting = Starting { room: &room, process: &process, tasks: self.tasks };
         let renewed = Restored { hostname: folder.name(), now_ns: 0, entropy: entropy()?, deadline_ms: None };
         // Once it goes on, what is in the folder is of the past.
         let woken = machine::wake(starting, self.boot_timeout, &renewed, || saved.remove()).await;
         let guest = match woken {
             Ok(guest) => guest,
             Err(error) => {
-                let error = ended(&error, &console);
+                let error = console.ended(&error);
                 self.end(&process, &machine).await?;
                 return Err(error);
             }

@@ -20,6 +20,8 @@ use crate::agent::AgentGuest;
 use crate::local::process::Process;
 use crate::{Error, Result};
 
+/// Name of the phase in which a machine is made from files, in place of that in which it boots.
+pub(super) const RESTORE_PHASE: &str = "restore";
 /// Limit for the answer of a guest to a connection. One that boots has not seen it yet.
 const CONNECT_WAIT: Duration = Duration::from_secs(1);
 /// Limit for the box to be made in a machine that has booted.

@@ -22,6 +22,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use guest_protocol::Vmm;
+use host_disk::remove_tree;
 use rustix::fs::{CWD, FileType, Gid, Mode, Uid, chownat, mknodat};
 use serde::{Deserialize, Serialize};
 
@@ -116,7 +117,7 @@ impl Room {
                 continue;
             }
             let path = entry.path();
-            if entry.file_type()?.is_dir() { fs::remove_dir_all(path)? } else { fs::remove_file(path)? }
+            if entry.file_type()?.is_dir() { remove_tree(&path)? } else { fs::remove_file(path)? }
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::{Path, PathBuf};
 
 use domain::Timestamp;
+use host_disk::remove_tree;
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -131,14 +132,10 @@ impl Saved {
     /// Removes it. Boxes that were made of it go on.
     pub(super) fn remove(&self) -> io::Result<()> {
         // First what makes it whole.
-        for path in [self.dir.join(RECORD), self.dir.clone()] {
-            let removed = if path == self.dir { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-            match removed {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                Ok(()) | Err(_) => {}
-            }
+        match fs::remove_file(self.dir.join(RECORD)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => remove_tree(&self.dir),
         }
-        Ok(())
     }
 
     fn ids(&self) -> io::Result<Vec<FileId>> {

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use firecracker::requests::RateLimiter;
+use host_disk::remove_tree;
 use images::Images;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -100,7 +101,7 @@ pub(super) struct Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         // Of one that is finished there are none under this name; what stays goes with the next start.
-        let _ = fs::remove_dir_all(&self.dir);
+        let _ = remove_tree(&self.dir);
     }
 }
 
@@ -115,7 +116,7 @@ impl Templates {
             let name = path.file_name().and_then(|name| name.to_str()).filter(|name| !name.starts_with(UNFINISHED));
             match (name.map(str::to_owned), Saved::read(&path)) {
                 (Some(name), Some(saved)) => found.push((path.metadata()?.mtime(), name, saved)),
-                _ => fs::remove_dir_all(path)?,
+                _ => remove_tree(&path)?,
             }
         }
         // The newest counts as used last.

@@ -2,14 +2,32 @@
 
 use std::ffi::OsStr;
 use std::process::Stdio;
+use std::time::Duration;
 
+use domain::Resources;
 use guest_protocol::Vmm;
 use tokio::process::Command;
 
+use crate::Result;
 use crate::local::agent_file::AgentFile;
-use crate::local::launcher::{LAUNCH_WAIT, LaunchError, Launched, control, talk};
+use crate::local::cgroup::Cgroups;
+use crate::local::fault::not_made;
+use crate::local::folder::BoxFolder;
+use crate::local::launcher::{LAUNCH_WAIT, LaunchError, Launched, control, failed, talk};
+use crate::local::process::Process;
 
-use super::room::{API, LOG};
+use super::console::Console;
+use super::room::{API, LOG, MachineFile};
+
+/// Memory of the process besides that of its guest, in mebibytes: Firecracker itself, the buffers of its
+/// devices, and what the kernel keeps for both.
+const OWN_MEMORY_MB: u32 = 64;
+/// Threads of the process besides those of the guest's processors.
+const OWN_THREADS: u32 = 16;
+/// Limit for a process to stop, which waits for no disk.
+pub(super) const STOP_WAIT: Duration = Duration::from_secs(5);
+/// Limit for a killed process to end before everything in its control groups is killed.
+pub(super) const ALONE_WAIT: Duration = Duration::from_secs(1);
 
 /// Command line of a process of Firecracker for the box `id`, in the jailer if there is one.
 pub(super) fn argv(firecracker: &str, jail: Option<&Jail<'_>>, id: &str) -> Vec<String> {
@@ -51,8 +69,28 @@ pub(super) struct Jail<'a> {
     pub(super) base: &'a str,
 }
 
+/// Makes the control groups of a process, with room for the machine and itself.
+pub(super) fn make_groups(cgroups: &Cgroups, machine: &MachineFile) -> Result<()> {
+    let own = Resources {
+        memory_mb: machine.memory_mb.saturating_add(OWN_MEMORY_MB),
+        pids: machine.vcpus.saturating_add(OWN_THREADS),
+        vcpus: machine.vcpus,
+        disk_mb: machine.drive_mb,
+    };
+    cgroups.make(&machine.vmm.cgroups, &own).map_err(not_made)
+}
+
 /// Starts the process, which is recorded in the folder of its box then.
-pub(super) async fn start(agent: &AgentFile, vmm: &Vmm) -> Result<Launched, LaunchError> {
+pub(super) async fn start(agent: &AgentFile, folder: &BoxFolder, vmm: &Vmm, console: &Console) -> Result<Process> {
+    let started = launch(agent, vmm).await.map_err(failed)?;
+    let Some((pid, begun)) = folder.pid() else { return Err(not_made("no process was recorded")) };
+    let process = Process::find(pid, begun).map_err(not_made)?;
+    let Some(process) = process else { return Err(console.ended(&"the process has ended")) };
+    started.executed().await.map_err(failed)?;
+    Ok(process)
+}
+
+async fn launch(agent: &AgentFile, vmm: &Vmm) -> std::result::Result<Launched, LaunchError> {
     let (mut control, theirs) = control()?;
     let mut command = Command::new(agent.path());
     command.arg(OsStr::new("vmm")).env_clear().kill_on_drop(true);

@@ -19,17 +19,22 @@ impl BoxAccess for &TestProvider {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "what it takes is of interest, and differs from host to host")]
+fn show(text: std::fmt::Arguments<'_>) {
+    println!("{text}");
+}
+
 /// Starts a box, and returns it with the names of the phases of its start.
 async fn start(provider: &TestProvider) -> (TestBox<&TestProvider>, Vec<&'static str>) {
     let id = new_id();
     let started = provider.firecracker.start(&id, &spec_of(PLAIN)).await.unwrap();
-    println!("{id}: {:?}", started.phases);
+    show(format_args!("{id}: {:?}", started.phases));
     (TestBox { place: provider, id }, started.phases.iter().map(|phase| phase.name).collect())
 }
 
 /// Asserts that the box has the time of the host.
 async fn has_the_time(made: &TestBox<&TestProvider>) {
-    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let now = || SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     let before = now();
     let time: u64 = made.text("date +%s").await.trim().parse().unwrap();
     assert!((before - CLOCK_SECONDS_MAX..=now() + CLOCK_SECONDS_MAX).contains(&time), "{time} at {before}");
@@ -95,7 +100,7 @@ async fn boxes_of_a_snapshot_go_on_with_its_processes_and_differ_in_all_that_mus
     let (snapshot, snapshots) = (new_snapshot_id(), provider.firecracker.snapshots().unwrap());
     let began = Instant::now();
     let taken = snapshots.take(&origin.id, &snapshot).await.unwrap();
-    println!("snapshot: {:?}, {taken:?}", began.elapsed());
+    show(format_args!("snapshot: {:?}, {taken:?}", began.elapsed()));
     assert!(taken.has_memory);
     let mut of = spec_of(PLAIN);
     of.snapshot = Some(snapshot.clone());
@@ -103,7 +108,7 @@ async fn boxes_of_a_snapshot_go_on_with_its_processes_and_differ_in_all_that_mus
     for _ in 0..2 {
         let id = new_id();
         let started = provider.firecracker.start(&id, &of).await.unwrap();
-        println!("{id}: {:?}", started.phases);
+        show(format_args!("{id}: {:?}", started.phases));
         copies.push(TestBox { place: &provider, id });
     }
     let all = [&origin, &copies[0], &copies[1]];
@@ -131,11 +136,11 @@ async fn a_box_goes_on_from_disk_with_its_processes_and_the_time() {
         pauses.pause(&made.id).await.unwrap();
         let began = Instant::now();
         pauses.suspend(&made.id).await.unwrap();
-        println!("round {round}: written in {:?}", began.elapsed());
+        show(format_args!("round {round}: written in {:?}", began.elapsed()));
         assert!(provider.firecracker.guest(&made.id).await.is_err());
         let began = Instant::now();
         pauses.resume(&made.id).await.unwrap();
-        println!("round {round}: went on in {:?}", began.elapsed());
+        show(format_args!("round {round}: went on in {:?}", began.elapsed()));
         has_the_time(&made).await;
         assert_eq!(made.text("hostname").await, hostname);
         made.text("kill -0 $(cat /workspace/pid); n=$(wc -l < /workspace/ticks); until [ $(wc -l < /workspace/ticks) -gt $n ]; do sleep 0.1; done").await;
