@@ -140,7 +140,10 @@ impl Keeper<'_> {
             Ok(guest) => guest,
             Err(error) => {
                 let error = console.ended(&error);
-                self.end(&process, &machine).await?;
+                // Once it was to go on, the process has all that there is of it.
+                if is_suspended(folder) {
+                    self.end(&process, &machine).await?;
+                }
                 return Err(error);
             }
         };

@@ -204,7 +204,8 @@ pub(super) async fn wake(
     api.apply(&State::Resumed).await.map_err(failed("resume the saved machine"))?;
     loop {
         // The first connections may be among those that end when the machine goes on.
-        match renew(at.room, renewed).await {
+        let renewing = tokio::time::timeout_at(deadline, renew(at.room, renewed)).await;
+        match renewing.unwrap_or_else(|_| Err(Error::Unavailable("it takes too long".to_owned()))) {
             Ok(guest) => return Ok(guest),
             Err(error) if Instant::now() >= deadline => return Err(self::at(STEP)(&crate::Chain(&error))),
             Err(_) => look(at.process, deadline, STEP).await?,

@@ -1,5 +1,7 @@
 //! Boxes that are kept in files, with a Firecracker that makes none.
 
+use std::time::Duration;
+
 use ::firecracker::Api;
 use ::firecracker::requests::State;
 use providers::{Chain, Error, Provider, Snapshots};
@@ -159,6 +161,27 @@ async fn a_box_that_cannot_go_on_from_disk_stays_there() {
     let is_dead = async || provider.firecracker.inventory().await.unwrap().iter().all(|found| !found.alive);
     eventually("once it went on, it can end", is_dead).await;
     provider.firecracker.stop(&id).await.unwrap();
+    is_empty(&provider).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_box_that_went_on_from_disk_and_does_not_answer_is_not_ended() {
+    let Some(mut provider) = FakeProvider::new().await else { return };
+    let id = new_id();
+    provider.firecracker.start(&id, &spec()).await.unwrap();
+    let pauses = provider.firecracker.pauses().unwrap();
+    pauses.pause(&id).await.unwrap();
+    pauses.suspend(&id).await.unwrap();
+    provider.fail("mute");
+    provider.config.boot_timeout = Duration::from_secs(2);
+    let later = provider.reopen().await;
+    let failed = later.pauses().unwrap().resume(&id).await.unwrap_err();
+    let text = Chain(&failed).to_string();
+    assert!(text.contains("cannot reach the agent of a machine that was loaded"), "{text}");
+    assert!(later.inventory().await.unwrap()[0].alive);
+    test_kill_process(pid(&provider, &id)).unwrap();
+    later.stop(&id).await.unwrap();
+    later.idle().await;
     is_empty(&provider).await;
 }
 
