@@ -82,9 +82,9 @@ pub enum Need {
     Suspend,
     /// The state of boxes can be kept; see [`Provider::snapshots`].
     Snapshots,
-    /// What is kept of boxes is their files alone.
+    /// Snapshots have the files of boxes alone.
     FileSnapshots,
-    /// What is kept of boxes has their memory; see [`providers::Snapshots::has_memory`].
+    /// Snapshots have the memory of boxes, too; see [`providers::Snapshots::has_memory`].
     LiveSnapshots,
     /// A request to a paused box waits, and does not wake it.
     Sleepers,

@@ -5,6 +5,7 @@
 //! once if there is room. One that is alone asks by itself: to wake the task takes longer than to
 //! ask. Nothing is kept across a restart: the connections of waiting clients are gone then.
 
+mod queue_policy;
 mod queue_stats;
 
 use std::collections::hash_map::Entry;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use domain::{Denial, NoPlace, OwnerId, Places, Queue, Room, SandboxId, Ticket, Timestamp, WorkerId};
+use domain::{Denial, NoPlace, OwnerId, Queue, Room, SandboxId, Ticket, Timestamp, WorkerId};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
@@ -24,37 +25,12 @@ use crate::clock::{self, Clock};
 use crate::events::{EventType, Events};
 use crate::store::{self, Admitted, NewSandbox, Sandbox, Store};
 
+pub use queue_policy::QueuePolicy;
 pub use queue_stats::QueueStats;
 
 /// Maximum number of spawns that one transaction admits: more make it no cheaper for each, and all wait for
 /// the last.
 const TOGETHER_MAX: usize = 16;
-
-/// Rules for spawns that find no room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueuePolicy {
-    /// True if spawns over a cap wait.
-    pub enabled: bool,
-    /// True if spawns wait that find every shared box full.
-    pub pool: bool,
-    /// Maximum wait.
-    pub timeout: Duration,
-    /// Maximum number of waiting spawns, in total and of one owner.
-    pub places: Places,
-}
-
-impl QueuePolicy {
-    /// Returns whether a spawn denied for this reason waits.
-    #[must_use]
-    pub fn waits_for(&self, denial: Denial) -> bool {
-        match denial {
-            Denial::MaxSandboxes | Denial::MaxSandboxesPerOwner => self.enabled,
-            Denial::PoolFull => self.pool,
-            // The owner would wait for its own sandboxes.
-            Denial::PoolShare => false,
-        }
-    }
-}
 
 /// Reasons for which a spawn was not admitted.
 #[derive(Debug)]

@@ -118,7 +118,7 @@ async fn load(api: &mut Api, is_resized: bool) -> std::result::Result<(), Failed
     Ok(())
 }
 
-/// Writes a machine to the files `state` and `memory` of its room. It goes on afterwards, also on error.
+/// Writes a machine to the files `new-state` and `new-memory` of its room. It goes on afterwards, also on error.
 pub(super) async fn save(at: Starting<'_>, boot: &Boot, waiting: Waiting) -> std::result::Result<Waiting, Failed> {
     let Waiting { mut api, stream } = waiting;
     // The machine that is made of the files must not wait for this connection.

@@ -1,6 +1,6 @@
 //! Tests of the queue with the real store.
 
-use domain::{Capacity, Caps, Metadata, Quota, Resources, State, StopReason, WorkerId};
+use domain::{Capacity, Caps, Metadata, Places, Quota, Resources, State, StopReason, WorkerId};
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
 

@@ -59,8 +59,7 @@ impl FakeProvider {
         Some(FakeProvider { firecracker, config, folder, _agent: agent })
     }
 
-    /// Has the machines of later boxes fail in this way: `start`, `boot`, `settle`, `create` or `load`; none
-    /// if empty.
+    /// Has the machines of later boxes fail in this way; see [`fixtures::firecracker::write_fake`].
     pub(crate) fn fail(&self, fault: &str) {
         write_fake(self.folder.path(), fault).unwrap();
     }
