@@ -87,8 +87,7 @@ fn prepare_with(
 
     make_dir(folder)?;
     // Keeps `prune` away, which holds it for as long as it takes to remove some files.
-    let lock = File::open(folder).map_err(|source| Error::write(folder, source))?;
-    lock.lock_shared().map_err(|source| Error::write(folder, source))?;
+    let _lock = Lock::shared(folder).map_err(|source| Error::write(folder, source))?;
     place(folder, &guest.kernel, file.unpacked_len(), |new| file.unpack(new, folder))?;
     place(folder, &guest.initrd, initrd.len() as u64, |new| {
         io::Write::write_all(new, &initrd).map_err(|source| Error::write(folder, source))
@@ -102,15 +101,11 @@ fn prepare_with(
 /// # Errors
 /// If something cannot be removed.
 pub fn prune(folder: &Path, keep: &str) -> io::Result<()> {
-    let lock = match File::open(folder) {
+    let _lock = match Lock::alone(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        opened => opened?,
+        Ok(None) => return Ok(()),
+        taken => taken?,
     };
-    match lock.try_lock() {
-        Err(fs::TryLockError::WouldBlock) => return Ok(()),
-        Err(fs::TryLockError::Error(error)) => return Err(error),
-        Ok(()) => {}
-    }
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
@@ -129,6 +124,39 @@ pub fn prune(folder: &Path, keep: &str) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Lock on a folder, given up when it is dropped.
+///
+/// Closing the file would not do: a child that another thread is starting has the descriptor too,
+/// until it runs its own program.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Lock {
+    /// Waits for the lock that several may have at once.
+    fn shared(folder: &Path) -> io::Result<Lock> {
+        let file = File::open(folder)?;
+        file.lock_shared()?;
+        Ok(Lock(file))
+    }
+
+    /// Takes the lock that only one may have; `None` while others have one.
+    fn alone(folder: &Path) -> io::Result<Option<Lock>> {
+        let file = File::open(folder)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Lock(file))),
+            Err(fs::TryLockError::WouldBlock) => Ok(None),
+            Err(fs::TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Without an error to report: the close that follows gives it up as well.
+        let _ = self.0.unlock();
+    }
 }
 
 fn is_digest(name: &str) -> bool {

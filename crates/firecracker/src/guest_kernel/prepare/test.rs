@@ -191,6 +191,19 @@ fn pruning_keeps_the_named_one_and_what_is_not_ours() {
 }
 
 #[test]
+fn a_child_that_has_the_descriptor_does_not_hold_the_lock() {
+    let host = Host::new(&bz_image("6.1.0-56-amd64 (x) #1", &payload()));
+    host.prepare(b"agent").unwrap();
+    let lock = Lock::shared(&host.made()).unwrap();
+    // It shares the open file, as a child does until it runs its own program.
+    let of_the_child = lock.0.try_clone().unwrap();
+    drop(lock);
+    prune(&host.made(), "none").unwrap();
+    assert_eq!(host.names(), Vec::<String>::new());
+    drop(of_the_child);
+}
+
+#[test]
 fn nothing_is_pruned_while_something_is_made() {
     let host = Host::new(&bz_image("6.1.0 (x) #1", &payload()));
     let guest = host.prepare(b"agent").unwrap();
