@@ -54,11 +54,12 @@ pub(super) fn cases() -> Vec<Case> {
             Reopen
         ),
         case!("a box that is paused stays paused when a snapshot is taken", paused, Snapshots, Pauses),
+        case!("a box that is made of a snapshot runs as the image of its box says", imaged, FileSnapshots, RealImages),
         case!(
-            "a box that is made of a snapshot has the image and the limits of its spec",
+            "the disk limit of a box that is made of a snapshot counts what the box writes itself",
             bounded,
             FileSnapshots,
-            RealImages
+            DiskLimit
         ),
         case!("the processes of a box go on in those that are made of its snapshot", living, LiveSnapshots, Processes),
         case!("directories nested without an end make no snapshot hang", deep, Snapshots, Processes, Depth),
@@ -151,14 +152,14 @@ mkdir -p dir/below; chmod 1777 dir; printf x > dir/below/x; mkdir empty
 ln -s ../nowhere link; ln private again; mkfifo pipe
 dd if=/dev/zero of=holes bs=1 count=1 seek=50000000 2>/dev/null; printf end >> holes
 i=0; while [ $i -lt 300 ]; do printf $i > dir/$i; i=$((i+1)); done
-printf changed > /etc/hostname; rm -f /etc/profile; mv /etc/shells /etc/moved
+printf changed > /etc/issue; rm -f /etc/profile; mv /etc/shells /etc/moved
 rm -rf /var/spool; mkdir /var/spool; printf new > /var/spool/new; chmod 700 /var/spool";
 /// Shows them.
 const SHOW: &str = "cd /workspace
-stat -c '%n %F %a %u %g %h' * dir/below/x /etc/hostname /etc/moved /var/spool /var/spool/*; wc -c tool holes
+stat -c '%n %F %a %u %g %h' * dir/below/x /etc/issue /etc/moved /var/spool /var/spool/*; wc -c tool holes
 stat -c %Y tool; readlink link; ls dir | wc -l; cat dir/299 dir/below/x; echo
 [ private -ef again ] && echo one; tail -c 3 holes; echo
-cat /etc/hostname; ls /etc/profile 2>&1 | wc -l; [ -e /etc/profile ] || echo removed; ls -A /var/spool empty";
+cat /etc/issue; ls /etc/profile 2>&1 | wc -l; [ -e /etc/profile ] || echo removed; ls -A /var/spool empty";
 
 async fn faithful(subject: Subject) {
     let origin = subject.start().await;
@@ -314,20 +315,34 @@ async fn living(subject: Subject) {
     assert_eq!(origin.sh("kill -0 $(cat /workspace/pid)").await.code(), 0);
 }
 
+async fn imaged(subject: Subject) {
+    /// Shows what the image says of its user, its folder and its environment.
+    const SAYS: &str = "id -un; pwd; env | grep -v -e ^_= -e ^SHLVL= | sort";
+    let spec = subject.full_image();
+    let origin = subject.start_as(&spec).await;
+    let said = origin.sh(SAYS).await;
+    assert_eq!(said.code(), 0, "{said:?}");
+    let first = take(&subject, &origin.id).await;
+    let made = subject.start_as(&Spec { snapshot: Some(first), ..spec.clone() }).await;
+    assert_eq!(made.sh(SAYS).await.text(), said.text());
+    let second = take(&subject, &made.id).await;
+    let chained = subject.start_as(&Spec { snapshot: Some(second), ..spec }).await;
+    assert_eq!(chained.sh(SAYS).await.text(), said.text());
+}
+
 async fn bounded(subject: Subject) {
-    let mut spec = subject.full_image();
+    let mut spec = subject.spec();
     spec.resources.disk_mb = 32;
     let origin = subject.start_as(&spec).await;
     origin.write("/workspace/file", noise(20 << 20)).await;
     let snapshot = take(&subject, &origin.id).await;
-    let inside = subject.start_as(&Spec { snapshot: Some(snapshot.clone()), ..spec.clone() }).await;
+    let inside = subject.start_as(&Spec { snapshot: Some(snapshot), ..spec }).await;
     assert!(inside.read("/workspace/file").await == noise(20 << 20));
     // What the snapshot has does not count, and what the box writes does.
-    let within = inside.sh("head -c 20971520 /dev/zero > /workspace/more; echo $?").await;
-    assert_eq!(within.text(), "0\n");
-    let above = inside.sh("head -c 20971520 /dev/zero > /workspace/most; echo $?").await;
-    assert_ne!(above.text(), "0\n", "the disk is bounded");
-    assert_eq!(inside.run(super::subject::argv(&["/bin/sh", "-c", "echo \"$PATH\""])).await.code(), 0);
+    let within = inside.guest.write_file("/workspace/more", None, super::subject::pieces(&noise(20 << 20))).await;
+    within.expect("there is room");
+    let above = inside.guest.write_file("/workspace/most", None, super::subject::pieces(&noise(20 << 20))).await;
+    assert!(matches!(above, Err(Error::Full(_))), "{above:?}");
 }
 
 async fn deep(subject: Subject) {

@@ -12,8 +12,8 @@ use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use providers::{
-    ByteStream, Chain, Command, Error, ExitStatus, Guest, OutputEvent, Pauses, Provider, Result, Slots, SnapshotId,
-    Snapshots, Spec,
+    ByteStream, Chain, Command, Error, ExitStatus, Guest, LimitKind, OutputEvent, Pauses, Provider, Result, Slots,
+    SnapshotId, Snapshots, Spec,
 };
 
 /// Deadline of commands that should end by themselves. It bounds what hangs, and measures nothing.
@@ -72,6 +72,8 @@ pub enum Need {
     HostKernel,
     /// Boxes lie on this host's disk; see [`Provider::disk`].
     Disk,
+    /// The provider bounds the disk of a box; see [`providers::Facts::limits`].
+    DiskLimit,
     /// Files that processes of a box hold open can be seen from outside.
     HeldFiles,
     /// Boxes can be paused; see [`Provider::pauses`].
@@ -192,6 +194,7 @@ impl Subject {
             Need::Snapshots => self.provider.snapshots().is_none(),
             Need::FileSnapshots => self.provider.snapshots().is_none_or(Snapshots::has_memory),
             Need::LiveSnapshots => !self.provider.snapshots().is_some_and(Snapshots::has_memory),
+            Need::DiskLimit => !self.provider.facts().limits.contains(&("disk_mb", LimitKind::Hard)),
             Need::Disk | Need::HeldFiles => self.provider.disk().is_none(),
             Need::OwnProgram => cfg!(not(target_arch = "x86_64")),
             Need::Processes
