@@ -18,7 +18,9 @@ mod inventory;
 mod labels;
 mod pauses;
 mod removal;
+mod snapshots;
 mod sockets;
+mod state;
 mod stream;
 mod transport;
 mod usage;
@@ -45,7 +47,7 @@ use crate::agent::AgentGuest;
 use crate::snapshots::check_snapshot;
 use crate::{
     Backend, BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Isolation, KernelShare,
-    LimitKind, Pauses, Phase, Provider, Result, Spec, Started,
+    LimitKind, Pauses, Phase, Provider, Result, Snapshots, Spec, Started,
 };
 
 pub use config::{DockerConfig, DockerTls};
@@ -53,8 +55,10 @@ pub use config::{DockerConfig, DockerTls};
 use container::Shape;
 use direct::FirstProcess;
 use engine::{About, Engine};
-use fault::{CHANGE_WAIT, LOOK_WAIT, within};
+use fault::{CHANGE_WAIT, within};
 use image::Images;
+use snapshots::Takes;
+use state::State;
 use transport::Endpoint;
 use volume::AgentVolume;
 
@@ -87,6 +91,7 @@ struct Inner {
     engine: Engine,
     images: Arc<Images>,
     volume: AgentVolume,
+    takes: Takes,
     entries: Mutex<HashMap<SandboxId, Arc<Entry>>>,
     /// True if the socket buffers of the last box made have no limit.
     has_unbounded_sockets: AtomicBool,
@@ -100,15 +105,6 @@ struct Entry {
     change: Arc<AsyncMutex<()>>,
     /// Kept connection to the agent.
     guest: AsyncMutex<Option<Arc<AgentGuest>>>,
-}
-
-/// State of a box's container.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum State {
-    Running(FirstProcess),
-    Paused,
-    NotRunning,
-    Absent,
 }
 
 impl Docker {
@@ -137,6 +133,7 @@ impl Docker {
             is_local,
             engine: Engine::default(),
             images: Arc::default(),
+            takes: Takes::default(),
             entries: Mutex::default(),
             // A root server without the permission finds out with the first box.
             has_unbounded_sockets: AtomicBool::new(!is_local || !rustix::process::geteuid().is_root()),
@@ -216,7 +213,10 @@ impl Inner {
         let client = self.client()?;
         let name = self.name(id);
         let began = Instant::now();
-        let image = self.images.take(client, &self.config, &self.tasks, &spec.image, spec.asker).await;
+        let image = match &spec.snapshot {
+            Some(snapshot) => self.image_of(client, snapshot).await,
+            None => self.images.take(client, &self.config, &self.tasks, &spec.image, spec.asker).await,
+        };
         let checked = |image: image::Image| image.run.check(&spec.image, spec.entrypoint).map(|()| image);
         let image = match image.and_then(|image| Ok(checked(image)?)) {
             Ok(image) => image,
@@ -342,17 +342,6 @@ impl Inner {
             Ok(State::NotRunning | State::Absent) | Err(_) => false,
         };
         runs && self.dial(id, entry).await.is_ok()
-    }
-
-    async fn state(&self, client: &Client, name: &str) -> Result<State> {
-        match within(LOOK_WAIT, client.inspect_container(name, None)).await {
-            Ok(inspected) if inspected.state.as_ref().is_some_and(|state| state.paused == Some(true)) => {
-                Ok(State::Paused)
-            }
-            Ok(inspected) => Ok(FirstProcess::of(&inspected).map_or(State::NotRunning, State::Running)),
-            Err(error) if fault::status(&error) == Some(404) => Ok(State::Absent),
-            Err(error) => Err(fault::failed("look at a box", error)),
-        }
     }
 
     /// Connects to the agent without the Engine; `None` if that is not possible.
@@ -533,6 +522,10 @@ impl Provider for Docker {
 
     fn pauses(&self) -> Option<&dyn Pauses> {
         Some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        self.inner.keeps_files().then_some(self)
     }
 
     /// Returns the Engine's folder, if it is on this machine and the server can see it.

@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 
 use bollard::models::{
-    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount, MountType,
-    MountVolumeOptions, RestartPolicy, RestartPolicyNameEnum,
+    ContainerCreateBody, ContainerInspectResponse, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum,
+    HostConfigLogConfig, Mount, MountType, MountVolumeOptions, RestartPolicy, RestartPolicyNameEnum,
 };
-use domain::{SandboxId, StoreId};
+use domain::{SandboxId, SnapshotId, StoreId};
 use guest_protocol::{AGENT_DIR, AGENT_PROGRAM, AGENT_RUN_DIR, Boot, Network};
 
 use super::config::DockerConfig;
 use super::image::Image;
-use super::labels::{SANDBOX_LABEL, STORE_LABEL};
+use super::labels::{SANDBOX_LABEL, SNAPSHOT_LABEL, STORE_LABEL};
 use crate::{Error, Result, Spec};
 
 /// Capabilities for installing packages and for services with several users, which reach only the
@@ -31,11 +31,18 @@ const RUN_DIR_OPTIONS: &str = "rw,noexec,nosuid,nodev,size=64k,mode=1777";
 /// Folders in memory of a box with a read-only root: the first gets half of the memory, the
 /// others an eighth each.
 const WRITABLE: [&str; 4] = [WORKSPACE, "/tmp", "/var/tmp", "/run"];
-const WORKSPACE: &str = "/workspace";
+/// Folder that commands start in, unless the image names another.
+pub(super) const WORKSPACE: &str = "/workspace";
 
 /// Returns the name of a box's container. It is unique, so that a second start finds the first.
 pub(super) fn name(store: &StoreId, id: &SandboxId) -> String {
     format!("tidebox-{}-{id}", store.as_str())
+}
+
+/// Returns the snapshot that a box's container was made of.
+pub(super) fn snapshot_of(container: &ContainerInspectResponse) -> Option<&str> {
+    let label = container.config.as_ref()?.labels.as_ref()?.get(SNAPSHOT_LABEL)?;
+    Some(label.as_str()).filter(|snapshot| !snapshot.is_empty())
 }
 
 /// Settings common to every box, checked once.
@@ -128,7 +135,11 @@ pub(super) fn body(
 ) -> Result<ContainerCreateBody> {
     let image = made.image;
     let boot = serde_json::to_string(&boot(config, spec, image)).map_err(|error| Error::failed("make a box", error))?;
-    let labels = [(STORE_LABEL, config.store_id.as_str()), (SANDBOX_LABEL, id.as_str())];
+    let labels = [
+        (STORE_LABEL, config.store_id.as_str()),
+        (SANDBOX_LABEL, id.as_str()),
+        (SNAPSHOT_LABEL, spec.snapshot.as_ref().map_or("", SnapshotId::as_str)),
+    ];
     Ok(ContainerCreateBody {
         hostname: Some("tidebox".to_owned()),
         user: Some(if config.user.is_empty() { "0:0".to_owned() } else { config.user.clone() }),

@@ -1,6 +1,6 @@
 //! Images of the Engine: their run settings, and pulls.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 use super::config::DockerConfig;
 use super::engine::own_arch;
 use super::fault;
+use super::labels::REGISTRY;
 use crate::{Error, Result};
 
 /// Key of Docker's own registry in logins.
@@ -33,6 +34,9 @@ pub(super) struct Image {
     /// Id on the Engine: a name may point to another image at any time.
     pub(super) id: String,
     pub(super) run: Run,
+    /// Bytes of all its layers.
+    pub(super) size_bytes: u64,
+    pub(super) labels: HashMap<String, String>,
 }
 
 /// Parses a name into its full form. A bad name is refused before it becomes part of a path.
@@ -49,7 +53,11 @@ pub(super) fn name_of(name: &str) -> Result<Name> {
             "the provider docker takes a digest only behind the name of its repository: write `NAME@{name}`"
         )));
     }
-    Ok(Name::parse(name)?)
+    let parsed = Name::parse(name)?;
+    if parsed.registry() == REGISTRY {
+        return Err(Error::Invalid(format!("`{name}` is a snapshot; name its id as `snapshot`, and no image")));
+    }
+    Ok(parsed)
 }
 
 /// Error of a failed pull, cloned for every caller that waits for it.
@@ -305,7 +313,9 @@ fn read(name: &str, inspected: ImageInspect) -> Result<Image> {
     let workdir = config.working_dir.filter(|dir| dir.starts_with('/') && dir != "/");
     let user = config.user.filter(|user| !matches!(user.as_str(), "" | "root" | "0" | "0:0" | "root:root"));
     let entrypoint = config.entrypoint.into_iter().chain(config.cmd).flatten().collect();
-    Ok(Image { id, run: Run { defaults: Defaults { env, workdir, user }, entrypoint } })
+    let run = Run { defaults: Defaults { env, workdir, user }, entrypoint };
+    let size_bytes = inspected.size.and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
+    Ok(Image { id, run, size_bytes, labels: config.labels.unwrap_or_default() })
 }
 
 #[cfg(test)]

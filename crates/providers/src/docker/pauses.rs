@@ -8,7 +8,7 @@ use bollard::models::ContainerSummaryStateEnum;
 use domain::SandboxId;
 
 use super::direct::{self, FirstProcess};
-use super::fault::{self, CHANGE_WAIT, LOOK_WAIT, within};
+use super::fault::{self, CHANGE_WAIT, within};
 use super::{Docker, Inner, State};
 use crate::local::agent_file::AgentFile;
 use crate::local::cgroup::memory::{MemoryGroup, host_can_reclaim};
@@ -39,11 +39,7 @@ impl Inner {
     /// Returns the control group that counts the memory of a box, which has to be on this machine.
     async fn memory(&self, id: &SandboxId) -> Result<MemoryGroup> {
         const ACTION: &str = "look at a box";
-        let inspected = within(LOOK_WAIT, self.client()?.inspect_container(&self.name(id), None)).await;
-        let inspected = inspected.map_err(|error| match fault::status(&error) {
-            Some(404) => Error::Gone,
-            _ => fault::failed(ACTION, error),
-        })?;
+        let inspected = self.look(self.client()?, &self.name(id)).await?.ok_or(Error::Gone)?;
         let process = FirstProcess::of(&inspected).ok_or(Error::Gone)?;
         if !direct::is_here(&process) {
             return Err(elsewhere());

@@ -14,8 +14,8 @@ use bollard::query_parameters::{KillContainerOptionsBuilder, RemoveContainerOpti
 use tokio::time::Instant;
 
 use super::direct::FirstProcess;
-use super::fault::{self, CHANGE_WAIT, LOOK_WAIT, within};
-use super::{Inner, usage};
+use super::fault::{self, CHANGE_WAIT, within};
+use super::{Inner, container, usage};
 use crate::Result;
 
 /// Longest wait for a container that another client is removing.
@@ -27,7 +27,9 @@ impl Inner {
     /// Ends and removes a container with its volumes, if there is one.
     pub(super) async fn remove(&self, client: &Client, name: &str) -> Result<()> {
         let mut is_ours_to_try = self.is_local;
+        let mut is_of_snapshot = false;
         if let Some(inspected) = self.inspected(client, name).await {
+            is_of_snapshot = container::snapshot_of(&inspected).is_some();
             if inspected.state.as_ref().is_some_and(|state| state.paused == Some(true)) {
                 // A runtime may not end what is paused. The removal reports what does not go on.
                 let _ = self.unpause(client, name).await;
@@ -40,11 +42,11 @@ impl Inner {
         loop {
             let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
             let error = match within(CHANGE_WAIT, client.remove_container(name, Some(options))).await {
-                Ok(()) => return Ok(()),
+                Ok(()) => break,
                 Err(error) => error,
             };
             match fault::status(&error) {
-                Some(404) => return Ok(()),
+                Some(404) => break,
                 Some(500) if is_ours_to_try => {
                     is_ours_to_try = false;
                     self.empty_root(client, name).await;
@@ -55,6 +57,11 @@ impl Inner {
                 _ => return Err(fault::failed("remove a box", error)),
             }
         }
+        if is_of_snapshot {
+            // The snapshot may have been removed before.
+            self.remove_nameless(client).await;
+        }
+        Ok(())
     }
 
     /// Removes what a container that has ended wrote to its root.
@@ -82,7 +89,7 @@ impl Inner {
     }
 
     async fn inspected(&self, client: &Client, name: &str) -> Option<ContainerInspectResponse> {
-        within(LOOK_WAIT, client.inspect_container(name, None)).await.ok()
+        self.look(client, name).await.ok().flatten()
     }
 }
 

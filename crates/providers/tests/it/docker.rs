@@ -5,4 +5,5 @@ pub(crate) mod harness;
 mod images;
 mod isolation;
 mod restart;
+mod snapshots;
 mod suite;

@@ -62,7 +62,7 @@ fn add(archive: &mut tar::Builder<Vec<u8>>, kind: tar::EntryType, path: &str, mo
 }
 
 /// Makes a small root file system that contains only busybox.
-fn busybox_root() -> Vec<u8> {
+pub(crate) fn busybox_root() -> Vec<u8> {
     let busybox = fixtures::found("busybox", &[PathBuf::from("/bin/busybox")]).expect("busybox-static is here");
     let mut archive = tar::Builder::new(Vec::new());
     for (dir, mode) in [("bin", 0o755), ("etc", 0o755), ("root", 0o700), ("tmp", 0o1777), ("home/ann", 0o755)] {
@@ -76,6 +76,12 @@ fn busybox_root() -> Vec<u8> {
         header.set_mode(0o777);
         header.set_size(0);
         archive.append_link(&mut header, format!("bin/{applet}"), "busybox").unwrap();
+    }
+    // The suite changes, removes and moves these.
+    for (path, text) in
+        [("etc/issue", "old\n"), ("etc/profile", "umask 022\n"), ("etc/shells", "/bin/sh\n"), ("var/spool/old", "")]
+    {
+        add(&mut archive, tar::EntryType::Regular, path, 0o644, text.as_bytes());
     }
     // Debian's busybox has no `printenv`.
     let printenv = b"#!/bin/sh\nenv | grep \"^$1=\" | cut -d= -f2-\nenv | grep -q \"^$1=\"\n";

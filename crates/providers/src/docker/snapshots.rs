@@ -1,0 +1,299 @@
+//! Snapshots of boxes: images that the Engine commits of their containers.
+//!
+//! The image of a snapshot has a name in a registry that cannot exist, and a label with the settings
+//! of the image below it: its own are those of the box, whose first process is the agent. An image
+//! that boxes or other snapshots still need loses only its name with the snapshot, and is removed
+//! when the last of them goes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::Docker as Client;
+use bollard::errors::Error as ClientError;
+use bollard::models::{ContainerConfig, ContainerInspectResponse, ImageSummary};
+use bollard::query_parameters::{
+    CommitContainerOptionsBuilder, ListImagesOptionsBuilder, RemoveImageOptions, RemoveImageOptionsBuilder,
+};
+use domain::{SandboxId, SnapshotId};
+use guest_protocol::{AGENT_DIR, Defaults};
+use images::Run;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::sync::RwLock;
+use tokio_util::sync::CancellationToken;
+
+use super::container::{self, WORKSPACE};
+use super::fault::{self, CHANGE_WAIT, LOOK_WAIT, within};
+use super::image::{self, Image};
+use super::labels::{ORIGIN_LABEL, REGISTRY, STORE_LABEL};
+use super::state::State;
+use super::{Docker, Inner, has_own_kernel};
+use crate::{Error, Result, Snapshots, Taken};
+
+const TAKE: &str = "take a snapshot";
+/// Limit for a commit, which reads all that the box has changed.
+const COMMIT_WAIT: Duration = Duration::from_secs(600);
+
+/// Settings of the image below a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Origin {
+    defaults: Defaults,
+    entrypoint: Vec<String>,
+    /// Bytes of its layers, which are no part of a snapshot.
+    image_bytes: u64,
+}
+
+impl Origin {
+    /// Returns the settings for a snapshot of a box that was made of `image`, which is a snapshot's
+    /// itself if `of_snapshot`.
+    fn of(image: &Image, of_snapshot: bool) -> Result<Origin> {
+        if of_snapshot {
+            return Origin::read(image);
+        }
+        let Run { defaults, entrypoint } = image.run.clone();
+        Ok(Origin { defaults, entrypoint, image_bytes: image.size_bytes })
+    }
+
+    fn read(image: &Image) -> Result<Origin> {
+        let label = image.labels.get(ORIGIN_LABEL).and_then(|label| serde_json::from_str(label).ok());
+        label.ok_or_else(|| {
+            Error::failed("read a snapshot", format!("its image {} has no label {ORIGIN_LABEL}", image.id))
+        })
+    }
+}
+
+/// Snapshots that are being taken.
+#[derive(Debug, Default)]
+pub(super) struct Takes {
+    running: Mutex<HashMap<SnapshotId, CancellationToken>>,
+    /// Held by each that is being taken, and alone by a removal of images without a name: an image has
+    /// none for a moment after its commit.
+    naming: RwLock<()>,
+}
+
+impl Takes {
+    /// Waits until the snapshot is not being taken any more.
+    async fn ended(&self, snapshot: &SnapshotId) {
+        let running = self.running.lock().get(snapshot).cloned();
+        if let Some(running) = running {
+            running.cancelled().await;
+        }
+    }
+}
+
+/// Snapshot that is being taken, until it is dropped.
+struct Take {
+    inner: Arc<Inner>,
+    snapshot: SnapshotId,
+}
+
+impl Take {
+    fn begin(inner: &Arc<Inner>, snapshot: &SnapshotId) -> Take {
+        inner.takes.running.lock().insert(snapshot.clone(), CancellationToken::new());
+        Take { inner: Arc::clone(inner), snapshot: snapshot.clone() }
+    }
+}
+
+impl Drop for Take {
+    fn drop(&mut self) {
+        if let Some(ended) = self.inner.takes.running.lock().remove(&self.snapshot) {
+            ended.cancel();
+        }
+    }
+}
+
+impl Inner {
+    /// Returns whether a commit would have the files of a box of this configuration.
+    pub(super) fn keeps_files(&self) -> bool {
+        let config = &self.config;
+        config.user.is_empty()
+            && !config.read_only_rootfs
+            && !config.tmpfs.contains_key(WORKSPACE)
+            && !has_own_kernel(&self.runtime(self.engine.about().as_ref()))
+    }
+
+    /// Returns the image of a snapshot, with the settings of the one below it.
+    pub(super) async fn image_of(&self, client: &Client, snapshot: &SnapshotId) -> Result<Image> {
+        let found = image::inspect(client, &self.image_name(snapshot)).await?;
+        let found = found.ok_or_else(|| Error::NotFound(format!("there is no snapshot {snapshot}")))?;
+        let Origin { defaults, entrypoint, .. } = Origin::read(&found)?;
+        Ok(Image { run: Run { defaults, entrypoint }, ..found })
+    }
+
+    /// Removes images without a name that no container and no other image needs: those of snapshots
+    /// that were removed. What cannot be removed now is tried again with the next.
+    pub(super) async fn remove_nameless(&self, client: &Client) {
+        let Ok(_alone) = self.takes.naming.try_write() else { return };
+        let removed = async {
+            for nameless in self.images_with(client, ("dangling", "true".to_owned())).await? {
+                match remove_image(client, &nameless.id, false).await {
+                    // A container needs it.
+                    Err(error) if fault::status(&error) == Some(409) => {}
+                    removed => removed?,
+                }
+            }
+            Ok::<_, ClientError>(())
+        };
+        if let Err(error) = removed.await {
+            tracing::info!(%error, "images of removed snapshots are left for later");
+        }
+    }
+
+    /// Returns the repository of the images of this store's snapshots.
+    fn repository(&self) -> String {
+        format!("{REGISTRY}/{}", self.config.store_id.as_str())
+    }
+
+    fn image_name(&self, snapshot: &SnapshotId) -> String {
+        format!("{}:{}", self.repository(), snapshot.as_str())
+    }
+
+    /// Lists the images of this store that match.
+    async fn images_with(
+        &self,
+        client: &Client,
+        (filter, value): (&str, String),
+    ) -> Result<Vec<ImageSummary>, ClientError> {
+        let store = format!("{STORE_LABEL}={}", self.config.store_id.as_str());
+        let filters = HashMap::from([("label", vec![store]), (filter, vec![value])]);
+        let options = ListImagesOptionsBuilder::default().filters(&filters).build();
+        within(LOOK_WAIT, client.list_images(Some(options))).await
+    }
+
+    /// Commits the container of a box, while its processes stand still.
+    async fn take(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Taken> {
+        let (client, name) = (self.client()?, self.name(id));
+        let Some(found) = self.look(client, &name).await?.filter(|found| State::of(found) != State::NotRunning) else {
+            self.forget(id);
+            return Err(Error::Gone);
+        };
+        self.check_keeps_all(&found)?;
+        let below = image::inspect(client, found.image.as_deref().unwrap_or_default()).await?;
+        let below = below.ok_or_else(|| Error::failed(TAKE, "the Engine has lost the image of the box"))?;
+        let origin = Origin::of(&below, container::snapshot_of(&found).is_some())?;
+        let label = serde_json::to_string(&origin).map_err(|error| Error::failed(TAKE, error))?;
+        let config = ContainerConfig {
+            labels: Some(HashMap::from([
+                (STORE_LABEL.to_owned(), self.config.store_id.as_str().to_owned()),
+                (ORIGIN_LABEL.to_owned(), label),
+            ])),
+            ..ContainerConfig::default()
+        };
+        let options = CommitContainerOptionsBuilder::default()
+            .container(&name)
+            .repo(&self.repository())
+            .tag(snapshot.as_str())
+            .pause(true)
+            .build();
+        let _naming = self.takes.naming.read().await;
+        let patient = client.clone().with_timeout(COMMIT_WAIT);
+        within(COMMIT_WAIT, patient.commit_container(options, config)).await.map_err(not_committed)?;
+        let made = image::inspect(client, &self.image_name(snapshot)).await?;
+        let made = made.ok_or_else(|| Error::failed(TAKE, "the Engine has lost its image"))?;
+        Ok(Taken { size_bytes: made.size_bytes.saturating_sub(origin.image_bytes), has_memory: false })
+    }
+
+    /// Refuses a snapshot that would lack files of the box: a commit has those of the container's root
+    /// alone. The box may be of an earlier configuration.
+    fn check_keeps_all(&self, container: &ContainerInspectResponse) -> Result<()> {
+        let host = container.host_config.as_ref();
+        let in_memory = host.and_then(|host| host.tmpfs.as_ref()).is_some_and(|tmpfs| tmpfs.contains_key(WORKSPACE));
+        if in_memory || host.is_some_and(|host| host.readonly_rootfs == Some(true)) {
+            return Err(Error::NotSupported(format!(
+                "{WORKSPACE} of the box is in its memory, as providers.docker says, so it has no snapshots"
+            )));
+        }
+        let runtime = host.and_then(|host| host.runtime.clone()).filter(|runtime| !runtime.is_empty());
+        let runtime = runtime.unwrap_or_else(|| self.runtime(self.engine.about().as_ref()));
+        if has_own_kernel(&runtime) {
+            return Err(Error::NotSupported(format!(
+                "the runtime {runtime} keeps the files of the box to itself, so it has no snapshots"
+            )));
+        }
+        let is_kept = |target: &&String| target.as_str() != AGENT_DIR;
+        let volumes = container.mounts.iter().flatten().filter(|mount| mount.typ.as_deref() == Some("volume"));
+        let apart: Vec<&str> =
+            volumes.filter_map(|mount| mount.destination.as_ref()).filter(is_kept).map(String::as_str).collect();
+        if apart.is_empty() {
+            return Ok(());
+        }
+        Err(Error::NotSupported(format!(
+            "the image of the box has volumes ({}), whose files no snapshot would have; use an image without VOLUME",
+            apart.join(", ")
+        )))
+    }
+}
+
+#[async_trait]
+impl Snapshots for Docker {
+    async fn take(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Taken> {
+        // Here and not in the task: a removal that comes after this call was dropped must wait for it.
+        let take = Take::begin(&self.inner, snapshot);
+        let (id, snapshot) = (id.clone(), snapshot.clone());
+        let work = async move {
+            let inner = &take.inner;
+            let (_entry, _change) = inner.change(&id).await;
+            let taken = inner.take(&id, &snapshot).await;
+            if taken.is_err()
+                && let Ok(client) = inner.client()
+                && let Err(error) = remove_image(client, &inner.image_name(&snapshot), true).await
+            {
+                tracing::warn!(%snapshot, %error, "what is left of a snapshot that could not be taken cannot be removed");
+            }
+            taken
+        };
+        self.tracked(work, TAKE).await
+    }
+
+    async fn remove(&self, snapshot: &SnapshotId) -> Result<()> {
+        self.inner.takes.ended(snapshot).await;
+        let client = self.inner.client()?;
+        let removed = remove_image(client, &self.inner.image_name(snapshot), true).await;
+        removed.map_err(|error| fault::failed("remove a snapshot", error))?;
+        // Images of snapshots below it, whose name went earlier.
+        self.inner.remove_nameless(client).await;
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Vec<SnapshotId>> {
+        let (client, repository) = (self.inner.client()?, self.inner.repository());
+        // A server that was killed has removed none.
+        self.inner.remove_nameless(client).await;
+        let listed = self.inner.images_with(client, ("reference", repository.clone())).await;
+        let listed = listed.map_err(|error| fault::failed("list the snapshots", error))?;
+        let names = listed.iter().flat_map(|image| &image.repo_tags);
+        let mut ids: Vec<SnapshotId> = names
+            .filter_map(|name| SnapshotId::parse(name.strip_prefix(&repository)?.strip_prefix(':')?).ok())
+            .collect();
+        let unfinished: Vec<SnapshotId> = self.inner.takes.running.lock().keys().cloned().collect();
+        ids.extend(unfinished);
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(ids)
+    }
+}
+
+/// Removes an image, if there is one. By its name, and with `force`, only the name goes while a container
+/// or another image needs the rest.
+async fn remove_image(client: &Client, image: &str, force: bool) -> Result<(), ClientError> {
+    let options: RemoveImageOptions = RemoveImageOptionsBuilder::default().force(force).build();
+    match within(CHANGE_WAIT, client.remove_image(image, Some(options), None)).await {
+        Err(error) if fault::status(&error) != Some(404) => Err(error),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// Converts the Engine's refusal to commit.
+fn not_committed(error: ClientError) -> Error {
+    match fault::refusal(&error) {
+        Some((404, _)) => Error::Gone,
+        Some((_, message)) if message.contains("max depth exceeded") => Error::Invalid(
+            "the sandbox was made of a snapshot of a snapshot, more layers deep than the Docker Engine takes; make one \
+             of the image and copy the files into it"
+                .to_owned(),
+        ),
+        _ => fault::failed(TAKE, error),
+    }
+}
