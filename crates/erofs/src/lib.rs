@@ -14,6 +14,7 @@
 
 #![warn(missing_docs)]
 
+mod ahead;
 mod attributes;
 mod directory;
 mod format;

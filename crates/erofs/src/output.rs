@@ -10,6 +10,8 @@ use std::thread;
 use rustix::fs::{SeekFrom, copy_file_range, seek};
 use rustix::io::{Errno, read, retry_on_intr};
 
+use super::ahead::read_at;
+
 /// Bytes that are written at once.
 const WRITE_BYTES: usize = 128 * 1024;
 /// Number of pieces that wait to be written, so that the trees are read on during a slow write.
@@ -114,14 +116,7 @@ impl Output<'_> {
     pub(crate) fn append_file(&mut self, file: BorrowedFd<'_>, from: u64, size: usize) -> io::Result<()> {
         let begin = self.held.len();
         self.held.resize(begin + size, 0);
-        let mut got = 0;
-        while got < size {
-            let into = &mut self.held[begin + got..];
-            match retry_on_intr(|| rustix::io::pread(file, &mut *into, from + got as u64))? {
-                0 => break,
-                count => got += count,
-            }
-        }
+        read_at(file, from, &mut self.held[begin..])?;
         self.write_much()
     }
 

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 
+use super::ahead::{Content, Reader, Ready};
 use super::attributes;
 use super::directory::{self, Entry};
 use super::format::{self, BLOCK, INODE_BYTES, Inode, Kind, Layout, SLOT};
@@ -16,7 +18,7 @@ use super::tree::{DEPTH_MAX, Ids, TooDeep, Tree, Written};
 /// Size from which a file is copied from file to file.
 const LARGE: u64 = 256 * 1024;
 
-const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+pub(crate) const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// Writes an image of `trees` into the empty file `out`. Blocks, so it needs a thread of its own.
 ///
@@ -24,14 +26,15 @@ const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLO
 /// If something cannot be read or written, or changes while it is read; [`TooDeep`] if directories are
 /// nested deeper than a thousand levels.
 pub fn write(trees: Vec<Tree>, ids: Ids, out: &File) -> io::Result<Written> {
-    let written = write_behind(out, |output| fill(trees, ids, output))?;
+    let written =
+        write_behind(out, |output| thread::scope(|scope| fill(trees, ids, output, &Reader::start(scope, ids)?)))?;
     // The end may be a hole.
     out.set_len(written.bytes)?;
     Ok(written)
 }
 
-fn fill(trees: Vec<Tree>, ids: Ids, output: &mut Output<'_>) -> io::Result<Written> {
-    let mut walk = Walk { output, ids, linked: HashMap::new(), inodes: 0 };
+fn fill(trees: Vec<Tree>, ids: Ids, output: &mut Output<'_>, reader: &Reader) -> io::Result<Written> {
+    let mut walk = Walk { output, reader, ids, linked: HashMap::new(), inodes: 0 };
     walk.output.leave(format::start(0, 0, 0).len())?;
     let root = walk.root(trees)?;
     walk.output.align(BLOCK)?;
@@ -45,6 +48,7 @@ fn fill(trees: Vec<Tree>, ids: Ids, output: &mut Output<'_>) -> io::Result<Writt
 
 struct Walk<'a, 'f> {
     output: &'a mut Output<'f>,
+    reader: &'a Reader,
     ids: Ids,
     /// Inodes that have several names, by device and number, with their numbers in the image.
     linked: HashMap<(u64, u64), u64>,
@@ -90,7 +94,8 @@ impl Walk<'_, '_> {
             let Some(level) = levels.last_mut() else { return Err(io::ErrorKind::NotFound.into()) };
             match level.begun.entries.get_mut(level.at) {
                 Some(entry) if entry.inode != 0 => level.at += 1,
-                Some(entry) if entry.kind == Kind::Directory => {
+                // All others are written on entering the directory.
+                Some(entry) => {
                     if depth > DEPTH_MAX {
                         return Err(io::Error::other(TooDeep));
                     }
@@ -98,7 +103,6 @@ impl Walk<'_, '_> {
                     let parent = level.begun.inode;
                     levels.push(self.enter(below, parent)?);
                 }
-                Some(entry) => entry.inode = self.entry(level.dir.as_fd(), entry)?,
                 None => {
                     self.finish(&level.begun)?;
                     let inode = level.begun.inode;
@@ -116,8 +120,28 @@ impl Walk<'_, '_> {
         let about = fstat(&dir)?;
         let attributes = attributes::of(dir.as_fd(), self.ids)?;
         let names = names(&dir)?;
-        let begun = self.begin(&about, names, Some(parent), &attributes)?;
+        let mut begun = self.begin(&about, names, Some(parent), &attributes)?;
+        self.files(dir.as_fd(), &mut begun.entries)?;
         Ok(Level { dir, begun, at: 0 })
+    }
+
+    /// Writes all entries of a directory that are no directories themselves.
+    fn files(&mut self, dir: BorrowedFd<'_>, entries: &mut [Entry]) -> io::Result<()> {
+        let mut files = Vec::new();
+        for (at, entry) in entries.iter_mut().enumerate() {
+            match entry.kind {
+                Kind::Directory => {}
+                Kind::File => files.push((at, entry.name.clone())),
+                Kind::Link | Kind::Characters | Kind::Blocks | Kind::Fifo | Kind::Socket => {
+                    entry.inode = self.special(dir, entry)?;
+                }
+            }
+        }
+        let reader = self.reader;
+        reader.each(dir, files, |file| {
+            entries[file.entry].inode = self.once(&file.about, |walk| walk.file(&file))?;
+            Ok(())
+        })
     }
 
     /// Writes the inode of a directory, and leaves room for its entries, whose inodes come after it.
@@ -155,36 +179,20 @@ impl Walk<'_, '_> {
         self.output.put(begun.content_at, &directory::content(&begun.entries, &begun.blocks))
     }
 
-    /// Writes the inode of an entry that is no directory, and returns its number.
-    fn entry(&mut self, dir: BorrowedFd<'_>, entry: &Entry) -> io::Result<u64> {
+    /// Writes the inode of an entry that has no file's content, and returns its number.
+    fn special(&mut self, dir: BorrowedFd<'_>, entry: &Entry) -> io::Result<u64> {
         let name = entry.name.as_slice();
-        match entry.kind {
-            Kind::Directory => Err(io::ErrorKind::IsADirectory.into()),
-            Kind::File => {
-                let file = openat(dir, name, OPEN, Mode::empty())?;
-                let about = fstat(&file)?;
-                if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile {
-                    return Err(changed());
-                }
-                self.once(&about, |walk| walk.file(file.as_fd(), &about))
-            }
-            Kind::Link => {
-                let about = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
-                let target = readlinkat(dir, name, Vec::new())?;
-                self.once(&about, |walk| walk.bytes(&about, target.as_bytes()))
-            }
-            Kind::Characters | Kind::Blocks | Kind::Fifo | Kind::Socket => {
-                let about = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
-                let device = about.st_rdev;
-                let place = match entry.kind {
-                    Kind::Characters | Kind::Blocks => {
-                        format::device(rustix::fs::major(device), rustix::fs::minor(device))
-                    }
-                    Kind::File | Kind::Directory | Kind::Fifo | Kind::Socket | Kind::Link => 0,
-                };
-                self.once(&about, |walk| walk.inode(&about, Layout::Plain, 0, place, links(&about), &[], 0))
-            }
+        let about = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if entry.kind == Kind::Link {
+            let target = readlinkat(dir, name, Vec::new())?;
+            return self.once(&about, |walk| walk.bytes(&about, target.as_bytes()));
         }
+        let device = about.st_rdev;
+        let place = match entry.kind {
+            Kind::Characters | Kind::Blocks => format::device(rustix::fs::major(device), rustix::fs::minor(device)),
+            Kind::File | Kind::Directory | Kind::Fifo | Kind::Socket | Kind::Link => 0,
+        };
+        self.once(&about, |walk| walk.inode(&about, Layout::Plain, 0, place, links(&about), &[], 0))
     }
 
     /// Writes an inode that may have other names, unless one of them has come before.
@@ -201,30 +209,40 @@ impl Walk<'_, '_> {
         Ok(inode)
     }
 
-    fn file(&mut self, file: BorrowedFd<'_>, about: &Stat) -> io::Result<u64> {
-        let attributes = attributes::of(file, self.ids)?;
+    fn file(&mut self, file: &Ready) -> io::Result<u64> {
+        let Ready { about, attributes, content, .. } = file;
         let size = u64::try_from(about.st_size).map_err(io::Error::other)?;
         let rest = usize::try_from(size % BLOCK as u64).map_err(io::Error::other)?;
         let whole = size - rest as u64;
-        let is_inline = rest > 0 && fits(&attributes, rest);
+        let is_inline = rest > 0 && fits(attributes, rest);
         let in_blocks = if is_inline { whole } else { size };
         let mut place = 0;
         if in_blocks > 0 {
             self.output.align(BLOCK)?;
             place = block_at(self.output.at())?;
-            if in_blocks < LARGE {
-                self.output.append_file(file, 0, usize::try_from(in_blocks).map_err(io::Error::other)?)?;
-            } else {
-                self.output.append_large(file, in_blocks)?;
+            match content {
+                Content::Open(file) if in_blocks >= LARGE => self.output.append_large(file.as_fd(), in_blocks)?,
+                _ => self.content(content, 0, usize::try_from(in_blocks).map_err(io::Error::other)?)?,
             }
         }
         let layout = if is_inline { Layout::Inline } else { Layout::Plain };
         let behind = if is_inline { rest } else { 0 };
-        let inode = self.inode(about, layout, size, place, links(about), &attributes, behind)?;
+        let inode = self.inode(about, layout, size, place, links(about), attributes, behind)?;
         if is_inline {
-            self.output.append_file(file, whole, rest)?;
+            self.content(content, whole, rest)?;
         }
         Ok(inode)
+    }
+
+    /// Appends `size` bytes of a file's content from `from` on.
+    fn content(&mut self, content: &Content, from: u64, size: usize) -> io::Result<()> {
+        match content {
+            Content::Open(file) => self.output.append_file(file.as_fd(), from, size),
+            Content::Read(bytes) => {
+                let from = usize::try_from(from).map_err(io::Error::other)?;
+                self.output.append(&bytes[from..from + size])
+            }
+        }
     }
 
     /// Writes an inode with this content.
@@ -300,7 +318,7 @@ fn block_at(at: u64) -> io::Result<u32> {
     u32::try_from(at / BLOCK as u64).map_err(|_| io::ErrorKind::FileTooLarge.into())
 }
 
-fn changed() -> io::Error {
+pub(crate) fn changed() -> io::Error {
     io::Error::other("the tree was changed while it was read")
 }
 
