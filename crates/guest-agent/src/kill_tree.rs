@@ -27,17 +27,22 @@ const CALM_ROUNDS: u32 = 2;
 /// Runs the sweep mode.
 pub(crate) fn run() -> ExitCode {
     let Ok(order) = read_order::<Sweep>(std::io::stdin().as_fd()) else { return ExitCode::FAILURE };
-    // A pid that belongs to another process by now is not the box's.
-    let known = order.roots.iter().filter_map(|(pid, started)| {
-        let pid = Pid::from_raw(i32::try_from(*pid).ok()?)?;
-        (start_time(pid).ok()? == *started).then_some(pid.as_raw_nonzero().get())
-    });
-    let roots: Vec<i32> = known.collect();
+    let roots = known(&order.roots);
     let ended = match order.id {
         Some(id) => become_user(id).is_ok() && end_user(id),
         None => end_below(&roots),
     };
     if ended { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Returns the pids of the roots that are still alive: one that belongs to another process by now is not
+/// the box's.
+pub(crate) fn known(roots: &[(u32, u64)]) -> Vec<i32> {
+    let known = roots.iter().filter_map(|(pid, started)| {
+        let pid = Pid::from_raw(i32::try_from(*pid).ok()?)?;
+        (start_time(pid).ok()? == *started).then_some(pid.as_raw_nonzero().get())
+    });
+    known.collect()
 }
 
 /// Ends all processes with the id of this process, which only the box has, except this process.
@@ -99,14 +104,14 @@ pub(crate) fn end_below(roots: &[i32]) -> bool {
 
 /// A process as the kernel shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Process {
+pub(crate) struct Process {
     parent: i32,
     tracer: i32,
-    uid: u32,
+    pub(crate) uid: u32,
     lives: bool,
 }
 
-fn processes() -> BTreeMap<i32, Process> {
+pub(crate) fn processes() -> BTreeMap<i32, Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter_map(|pid| Some((pid, parse(&fs::read(format!("/proc/{pid}/status")).ok()?)?))).collect()
@@ -127,7 +132,7 @@ fn parse(status: &[u8]) -> Option<Process> {
 }
 
 /// Returns the living processes below or traced by `roots`, without the roots.
-fn members(all: &BTreeMap<i32, Process>, roots: &[i32]) -> BTreeSet<i32> {
+pub(crate) fn members(all: &BTreeMap<i32, Process>, roots: &[i32]) -> BTreeSet<i32> {
     let mut found: BTreeSet<i32> = roots.iter().copied().collect();
     loop {
         let before = found.len();
@@ -146,7 +151,7 @@ fn reap() {
     while let Ok(Some(_)) = wait(WaitOptions::NOHANG | WaitOptions::from_bits_retain(libc::__WALL as u32)) {}
 }
 
-fn send(pid: i32, signal: Signal) {
+pub(crate) fn send(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid).filter(|pid| pid.as_raw_nonzero().get() > 1) {
         // A process that has ended needs no signal.
         let _ = kill_process(pid, signal);

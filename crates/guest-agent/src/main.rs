@@ -11,6 +11,7 @@ mod egress;
 mod exec;
 mod failure;
 mod files;
+mod halt;
 mod kill_tree;
 mod known_ports;
 mod launch;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Some("vmm") => launch::vmm::run(),
         Some("machine") => serve::machine::run(),
         Some("sweep") => kill_tree::run(),
+        Some("halt") => halt::run(),
         Some("reclaim") => reclaim::run(args),
         Some("bare") => bare::run(args),
         _ => ExitCode::FAILURE,

@@ -126,7 +126,7 @@ pub use search::{
     SCOPE_GLOBS_MAX, SEARCH_CONTEXT_MAX, SEARCH_LINE_BYTES_MAX, SEARCH_MATCHES_MAX, SEARCH_ROW_BYTES_MAX,
     SEARCH_TEXT_BYTES_MAX, Search, SearchBound, SearchEnd, SearchMatch, SearchRow, TextPattern,
 };
-pub use trace::{Bounds, EndTree, Note, Sweep, Trace};
+pub use trace::{Bounds, EndTree, HALTED, Halt, Note, Sweep, Trace};
 pub use tree::{
     AMEND_FAILURES_MAX, AMENDED_BYTES_MAX, Amend, AmendFailure, Amended, Attributes, CHOSEN_BYTES_MAX,
     CHOSEN_PATHS_MAX, Manifest, ManifestRow, Pack,

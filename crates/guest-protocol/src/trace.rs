@@ -1,11 +1,14 @@
-//! Protocol between the `proot` provider and two modes of the agent binary: the tracer mode, which
-//! starts and supervises PRoot, and the sweep mode, which ends a box.
+//! Protocol between the `proot` provider and three modes of the agent binary: the tracer mode, which
+//! starts and supervises PRoot, the sweep mode, which ends a box, and the halt mode, which has one stand
+//! still.
 //!
-//! Both are started with `trace` or `sweep` as their only argument and one line of JSON ([`Trace`],
-//! [`Sweep`]) on descriptor 0, a socket. The tracer mode has the listening socket of the agent on
+//! All are started with `trace`, `sweep` or `halt` as their only argument and one line of JSON ([`Trace`],
+//! [`Sweep`], [`Halt`]) on descriptor 0, a socket or pipe. The tracer mode has the listening socket of the agent on
 //! 1, answers with lines of [`crate::LaunchReport`], and closes 0 when PRoot has been executed. It
 //! stays, enforces the limits, and ends everything of the box when PRoot or the agent ends. The
-//! sweep mode answers with its exit code: 0 when no process of the box is alive any more.
+//! sweep mode answers with its exit code: 0 when no process of the box is alive any more. The halt mode
+//! writes [`HALTED`] to 1 when nothing of the box runs, and ends with 0 once descriptor 0 is closed and
+//! everything goes on; with another code nothing was halted.
 
 use std::collections::BTreeMap;
 
@@ -58,6 +61,19 @@ pub struct Sweep {
     /// process by now are left alone.
     pub roots: Vec<(u32, u64)>,
 }
+
+/// A box that is to stand still.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Halt {
+    /// Uid and gid of the box, as [`Trace::id`].
+    pub id: Option<u32>,
+    /// Pids and start times, as in the file `pid` of the box's directory: the first is that of the tracer
+    /// mode.
+    pub roots: Vec<(u32, u64)>,
+}
+
+/// Line of the halt mode once the box stands still.
+pub const HALTED: &[u8] = b"halted\n";
 
 /// A request of the agent to the tracer mode, as a line through the FIFO. Below a tracer, `SIGSTOP`
 /// does not stop a process, so a tree can be held still only from outside.

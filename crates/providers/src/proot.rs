@@ -12,6 +12,7 @@ mod backend;
 mod copy;
 mod host;
 mod root;
+mod snapshot;
 mod tracer;
 
 use std::ffi::OsString;

@@ -125,8 +125,8 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
     }
 
     /// Writes the state of a box to the folder of a new snapshot, and returns the bytes that it takes there.
-    /// No process of the box runs meanwhile, unless the backend sees to that itself with
-    /// [`Backend::KEEPS_MEMORY`].
+    /// No process of the box runs meanwhile if it has a control group that can be frozen; else, and with
+    /// [`Backend::KEEPS_MEMORY`], the backend sees to that itself.
     fn keep(
         &self,
         folder: &BoxFolder,

@@ -46,8 +46,11 @@ pub(crate) async fn make<B: Backend>(backend: &B, plan: &BoxPlan<'_, B::Capabili
 fn record<B: Backend>(backend: &B, plan: &BoxPlan<'_, B::Capabilities>) -> Result<Option<u32>> {
     let parts = backend.parts();
     let mut record = Record::new(backend.cgroups(plan));
-    if !B::COPIES_IMAGE {
-        record.image = plan.image.map(|image| image.held.digest().to_owned());
+    let image = plan.image.map(|image| image.held.digest().to_owned());
+    if B::COPIES_IMAGE {
+        record.copied = image;
+    } else {
+        record.image = image;
         record.host_rootfs = Some(parts.host_rootfs.path.display().to_string());
     }
     match &plan.kind {

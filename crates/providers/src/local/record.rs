@@ -20,6 +20,9 @@ pub struct Record {
     /// Digest of the image whose files the box uses; `None` for `host`, and for a copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) image: Option<String>,
+    /// Digest of the image of which the box has a copy; `None` for `host`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) copied: Option<String>,
     /// Path of the generated root that the box uses; `None` for a copy.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "skeleton")]
     pub(crate) host_rootfs: Option<String>,

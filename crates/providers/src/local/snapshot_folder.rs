@@ -20,6 +20,7 @@ use domain::SnapshotId;
 use serde::{Deserialize, Serialize};
 
 use super::folder::{BoxFolder, Folders};
+use crate::Error;
 
 /// Version of the format of [`SnapshotRecord`].
 const FORMAT: u32 = 1;
@@ -107,6 +108,11 @@ impl SnapshotFolder {
     pub(crate) fn size_bytes(&self) -> io::Result<u64> {
         size_of(&layers_in(&self.0)?)
     }
+}
+
+/// Returns the error of a start whose snapshot was removed meanwhile.
+pub(crate) fn removed() -> Error {
+    Error::NotFound("the snapshot was removed meanwhile".to_owned())
 }
 
 impl BoxFolder {

@@ -49,8 +49,15 @@ impl<B: Backend> Inner<B> {
                  image and copy the files into it"
             )));
         }
-        self.hold(snapshot, record.image.as_deref());
-        let taken = self.keep_still(&folder, &record, &new).await;
+        let image = record.image.clone().or_else(|| record.copied.clone().filter(|_| !B::KEEPS_MEMORY));
+        if !self.hold(snapshot, image.as_deref()) && B::COPIES_IMAGE {
+            return Err(Error::Conflict(
+                "the image of the box was removed from this host, and a box of a snapshot would need its settings; pull \
+                 it again"
+                    .to_owned(),
+            ));
+        }
+        let taken = self.keep_still(&folder, &record, image, &new).await;
         if B::KEEPS_MEMORY {
             // The box has forgotten it; this end might learn so with the next request.
             entry.hang_up().await;
@@ -59,7 +66,13 @@ impl<B: Backend> Inner<B> {
     }
 
     /// Writes the snapshot while no process of the box runs.
-    async fn keep_still(&self, folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<Taken> {
+    async fn keep_still(
+        &self,
+        folder: &BoxFolder,
+        record: &Record,
+        image: Option<String>,
+        new: &SnapshotFolder,
+    ) -> Result<Taken> {
         let freezer = if B::KEEPS_MEMORY { None } else { Freezer::of(&record.cgroups) };
         // One that is paused stays so.
         let freezer = freezer.filter(|freezer| !freezer.is_asked().unwrap_or(false));
@@ -73,7 +86,7 @@ impl<B: Backend> Inner<B> {
             freezer.thaw().map_err(not_taken)?;
         }
         let size_bytes = kept?;
-        let (new, image) = (new.clone(), record.image.clone());
+        let new = new.clone();
         let finished = tokio::task::spawn_blocking(move || new.finish(image)).await;
         finished.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_taken)?;
         Ok(Taken { size_bytes, has_memory: B::KEEPS_MEMORY })
@@ -108,14 +121,19 @@ impl<B: Backend> Inner<B> {
         Ok(())
     }
 
-    /// Keeps the image of a snapshot on disk, until the snapshot is removed.
-    fn hold(&self, id: &SnapshotId, digest: Option<&str>) {
-        let Some(digest) = digest else { return };
+    /// Keeps the image of a snapshot on disk, until the snapshot is removed. Returns false if it is not
+    /// there any more.
+    fn hold(&self, id: &SnapshotId, digest: Option<&str>) -> bool {
+        let Some(digest) = digest else { return true };
         match self.backend.parts().images.as_ref().and_then(|images| images.hold(digest)) {
             Some(held) => {
                 self.snapshots.lock().insert(id.clone(), held);
+                true
             }
-            None => tracing::warn!(%id, digest, "the image of a snapshot is not in the store any more"),
+            None => {
+                tracing::warn!(%id, digest, "the image of a snapshot is not in the store any more");
+                false
+            }
         }
     }
 

@@ -33,7 +33,7 @@ use crate::local::plan::{BoxPlan, Kind};
 use crate::local::probe::Probe;
 use crate::local::process::Process;
 use crate::local::record::Record;
-use crate::local::snapshot_folder::SnapshotFolder;
+use crate::local::snapshot_folder::{SnapshotFolder, removed};
 use crate::{Error, Facts, Result, Spec};
 
 /// Time for the first process of a box to end, and all others with it, before each is killed
@@ -220,7 +220,7 @@ impl Backend for NativeBackend {
 fn snapshot_layers(folder: &BoxFolder, snapshot: &SnapshotFolder) -> Result<Vec<String>> {
     let layers = folder.take_layers(snapshot).map_err(|error| {
         if error.kind() == io::ErrorKind::NotFound {
-            return Error::NotFound("the snapshot was removed meanwhile".to_owned());
+            return removed();
         }
         not_written(error)
     })?;

@@ -6,6 +6,7 @@
 //!                           agent        its program, where the box could write to a shared one
 //!                           root/        its files, owned by the box
 //!                           tmp/         what PRoot itself puts somewhere
+//! <base>/snapshots/<snapshot id>/root/   the files of a box, owned by the server
 //! ```
 
 use std::collections::BTreeMap;
@@ -17,8 +18,8 @@ use std::path::{Path, PathBuf};
 use domain::Resources;
 use guest_protocol::{Boot, Bounds, Defaults, Network, Sweep, Trace, Traced};
 
-use super::root::DEVICES;
-use super::{host, root, tracer};
+use super::root::{DEVICES, Origin};
+use super::{host, root, snapshot, tracer};
 use crate::agent::AgentGuest;
 use crate::local::agent_socket::{self, Running};
 use crate::local::backend::Backend;
@@ -30,6 +31,7 @@ use crate::local::plan::BoxPlan;
 use crate::local::probe::Probe;
 use crate::local::process::Process;
 use crate::local::record::Record;
+use crate::local::snapshot_folder::{self, SnapshotFolder};
 use crate::{Facts, Result};
 
 /// Folder of temporary files that PRoot does not let the server move.
@@ -96,14 +98,26 @@ impl Backend for ProotBackend {
     }
 
     async fn prepare(&self, plan: &BoxPlan<'_, Traces>, id: Option<u32>) -> Result<Trace> {
-        let image = plan.image.map(|image| image.held.clone());
-        let (dir, host) = (plan.folder.path().to_owned(), self.parts.host_rootfs.path.clone());
-        let files = move || match &image {
-            Some(held) => root::make(&dir, held.root(), &[], id),
-            None => root::make(&dir, &host, &SHOWN, id),
+        let dir = plan.folder.path().to_owned();
+        let origin = match (&plan.snapshot, plan.image) {
+            (Some(snapshot), _) => Origin::Snapshot(snapshot::root(snapshot)),
+            (None, Some(image)) => Origin::Image(image.held.clone()),
+            (None, None) => Origin::Host(self.parts.host_rootfs.path.clone(), &SHOWN),
         };
-        tokio::task::spawn_blocking(files).await.map_err(not_made)?.map_err(not_written)?;
+        let files = tokio::task::spawn_blocking(move || root::make(&dir, &origin, id)).await.map_err(not_made)?;
+        files.map_err(|error| match &plan.snapshot {
+            Some(snapshot) if !snapshot.path().exists() => snapshot_folder::removed(),
+            _ => not_written(error),
+        })?;
         Ok(self.order(plan, id))
+    }
+
+    fn has_snapshots(&self, can: Option<Traces>) -> bool {
+        can.is_some()
+    }
+
+    async fn keep(&self, folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<u64> {
+        snapshot::keep(&self.parts.agent, folder, record, new).await
     }
 
     async fn launch(&self, folder: &BoxFolder, listener: UnixListener, order: Trace) -> Result<Running> {

@@ -2,16 +2,20 @@
 //!
 //! The copy shares no file with its source, since a guest writes into it: it shares blocks where
 //! the file system can, and has its own blocks elsewhere. The image store links files by content,
-//! so a hard link there is not one of the image, and two names become two files.
+//! so a hard link there is not one of the image, and two names become two files. Those of a box are its
+//! own.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid, chownat, fchmod,
-    fchown, futimens, mkdirat, mknodat, openat, openat2, readlinkat, statat, symlinkat, utimensat,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chownat,
+    fchmod, fchown, fgetxattr, flistxattr, fsetxattr, futimens, linkat, mkdirat, mknodat, openat, openat2, readlinkat,
+    statat, symlinkat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -21,6 +25,8 @@ use crate::local::file_copy::{clone, copy_content};
 const MADE_UP: [&str; 4] = ["dev", "proc", "sys", ".tidebox"];
 /// Most entries of a tree, more than the image store takes.
 const ENTRIES_MAX: usize = 5_000_000;
+/// Bytes of all names of a file's attributes, and of one value: the most that the kernel takes.
+const ATTRIBUTES_BYTES_MAX: usize = 64 * 1024;
 
 /// Copies everything below `from` into the empty directory `to`, for the user `id`; `None` for
 /// the caller. The content of the directories `shown`, which the box gets from elsewhere, is left
@@ -29,8 +35,18 @@ const ENTRIES_MAX: usize = 5_000_000;
 /// Owners can read and write their directories and files, as the root of the tree could, which
 /// the owner stands for. Devices, sockets and extended attributes are left out.
 pub(super) fn copy_tree(from: &Path, to: &Path, shown: &[&str], id: Option<u32>) -> io::Result<()> {
+    copy(from, to, shown, id, None)
+}
+
+/// Copies the files of a box like [`copy_tree`], also those that are shown to it, with hard links and the
+/// attributes that programs set.
+pub(super) fn copy_box(from: &Path, to: &Path, id: Option<u32>) -> io::Result<()> {
+    copy(from, to, &[], id, Some(RefCell::default()))
+}
+
+fn copy(from: &Path, to: &Path, shown: &[&str], id: Option<u32>, linked: Option<RefCell<Linked>>) -> io::Result<()> {
     let open = |path: &Path| rustix::fs::openat(CWD, path, DIR, Mode::empty());
-    let copier = Copier { from: open(from)?, to: open(to)?, id };
+    let copier = Copier { from: open(from)?, to: open(to)?, id, linked };
     let mut waiting = vec![PathBuf::new()];
     let mut entries = 0;
     // Times of directories are set last, since each new entry changes them.
@@ -54,12 +70,13 @@ pub(super) fn copy_tree(from: &Path, to: &Path, shown: &[&str], id: Option<u32>)
             let name = Path::new(std::ffi::OsStr::from_bytes(bytes));
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => {
-                    copier.dir(&target, name, &stat)?;
+                    copier.dir(&source, &target, name, &stat)?;
                     if !shown.iter().any(|shown| below == Path::new(shown)) {
                         waiting.push(below.clone());
                     }
                     times.push((below, times_of(&stat)));
                 }
+                FileType::RegularFile if copier.link_again(&target, &below, &stat)? => {}
                 FileType::RegularFile => copier.file(&source, &target, name, &stat, &mut reflinks)?,
                 FileType::Symlink => copier.link(&source, &target, name, &stat)?,
                 FileType::Fifo => copier.fifo(&target, name, &stat)?,
@@ -93,10 +110,15 @@ fn times_of(stat: &Stat) -> Timestamps {
     }
 }
 
+/// First names of files that have several, by device and number.
+type Linked = HashMap<(u64, u64), PathBuf>;
+
 struct Copier {
     from: OwnedFd,
     to: OwnedFd,
     id: Option<u32>,
+    /// With these, hard links are links of the copy, and attributes of programs are copied.
+    linked: Option<RefCell<Linked>>,
 }
 
 impl Copier {
@@ -104,9 +126,27 @@ impl Copier {
         (self.id.map(Uid::from_raw), self.id.map(Gid::from_raw))
     }
 
-    fn dir(&self, target: &OwnedFd, name: &Path, stat: &Stat) -> io::Result<()> {
+    fn dir(&self, source: &OwnedFd, target: &OwnedFd, name: &Path, stat: &Stat) -> io::Result<()> {
         mkdirat(target, name, Mode::RWXU)?;
-        self.settle(&openat(target, name, DIR, Mode::empty())?, stat, 0o700)
+        let to = openat(target, name, DIR, Mode::empty())?;
+        if self.linked.is_some() {
+            copy_attributes(&openat(source, name, DIR, Mode::empty())?, &to)?;
+        }
+        self.settle(&to, stat, 0o700)
+    }
+
+    /// Makes the file at `path` another name of one that was copied before. Returns whether it is one.
+    fn link_again(&self, target: &OwnedFd, path: &Path, stat: &Stat) -> io::Result<bool> {
+        let Some(linked) = self.linked.as_ref().filter(|_| stat.st_nlink > 1) else { return Ok(false) };
+        let key = (stat.st_dev, stat.st_ino);
+        if let Some(first) = linked.borrow().get(&key) {
+            let dir = below(&self.to, first.parent().unwrap_or(Path::new("")))?;
+            let (old, new) = (first.file_name().unwrap_or_default(), path.file_name().unwrap_or_default());
+            linkat(dir, old, target, new, AtFlags::empty())?;
+            return Ok(true);
+        }
+        linked.borrow_mut().insert(key, path.to_owned());
+        Ok(false)
     }
 
     fn file(
@@ -120,6 +160,9 @@ impl Copier {
         let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let from = openat(source, name, OFlags::RDONLY | OFlags::NONBLOCK | flags, Mode::empty())?;
         let to = openat(target, name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | flags, Mode::RUSR | Mode::WUSR)?;
+        if self.linked.is_some() {
+            copy_attributes(&from, &to)?;
+        }
         if stat.st_size > 0 && !(*reflinks && clone(&to, &from, reflinks)) {
             copy_content(from, &to, u64::try_from(stat.st_size).unwrap_or(0))?;
         }
@@ -148,6 +191,24 @@ impl Copier {
         }
         Ok(fchmod(file, Mode::from_raw_mode(stat.st_mode & 0o7777 | at_least))?)
     }
+}
+
+/// Copies the attributes that programs without privileges set, where both file systems have them.
+fn copy_attributes(from: &OwnedFd, to: &OwnedFd) -> io::Result<()> {
+    let mut names = vec![0; ATTRIBUTES_BYTES_MAX];
+    let count = match flistxattr(from, names.as_mut_slice()) {
+        Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(()),
+        listed => listed?,
+    };
+    let mut value = vec![0; ATTRIBUTES_BYTES_MAX];
+    for name in names[..count].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")) {
+        let size = fgetxattr(from, name, value.as_mut_slice())?;
+        match fsetxattr(to, name, &value[..size], XattrFlags::empty()) {
+            Err(Errno::OPNOTSUPP) => return Ok(()),
+            set => set?,
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -194,6 +255,46 @@ mod test {
         fs::write(to.path().join("one"), "changed").unwrap();
         assert_eq!(fs::read(to.path().join("two")).unwrap(), b"same");
         assert_eq!(fs::read(from.path().join("one")).unwrap(), b"same");
+    }
+
+    #[test]
+    fn the_names_of_one_file_of_a_box_stay_names_of_one_file() {
+        let from = tempfile::tempdir().unwrap();
+        fs::create_dir(from.path().join("dir")).unwrap();
+        fs::write(from.path().join("dir/one"), "same").unwrap();
+        for other in ["two", "dir/three"] {
+            fs::hard_link(from.path().join("dir/one"), from.path().join(other)).unwrap();
+        }
+        fs::write(from.path().join("other"), "same").unwrap();
+        let to = tempfile::tempdir().unwrap();
+        copy_box(from.path(), to.path(), None).unwrap();
+        fs::write(to.path().join("two"), "changed").unwrap();
+        for (name, content) in [("dir/one", "changed"), ("dir/three", "changed"), ("other", "same")] {
+            assert_eq!(fs::read_to_string(to.path().join(name)).unwrap(), content, "{name}");
+        }
+        assert_eq!(fs::metadata(to.path().join("dir/one")).unwrap().nlink(), 3);
+        assert_eq!(fs::read(from.path().join("two")).unwrap(), b"same");
+    }
+
+    #[test]
+    fn attributes_of_programs_are_those_of_the_copy_of_a_box() {
+        let from = tempfile::tempdir().unwrap();
+        fs::create_dir(from.path().join("dir")).unwrap();
+        fs::write(from.path().join("file"), "x").unwrap();
+        let to = tempfile::tempdir().unwrap();
+        let attributed = ["dir", "file"].map(|name| {
+            let opened = File::open(from.path().join(name)).unwrap();
+            fsetxattr(&opened, "user.note", b"kept", XattrFlags::empty())
+        });
+        if attributed.contains(&Err(Errno::OPNOTSUPP)) {
+            return;
+        }
+        copy_box(from.path(), to.path(), None).unwrap();
+        for name in ["dir", "file"] {
+            let mut value = [0; 8];
+            let size = fgetxattr(File::open(to.path().join(name)).unwrap(), "user.note", &mut value[..]).unwrap();
+            assert_eq!(&value[..size], b"kept", "{name}");
+        }
     }
 
     #[test]

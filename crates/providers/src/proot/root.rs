@@ -5,19 +5,40 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use images::ImageGuard;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Uid, chownat, mknodat};
 
-use super::copy::copy_tree;
+use super::copy::{copy_box, copy_tree};
 use crate::local::agent_file::{agent_program, agent_version};
 use host_disk::remove_tree;
 
 /// Devices of the host that boxes see, with the permissions that its users have.
 pub(super) const DEVICES: [&str; 8] = ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"];
 
-/// Makes the files of a box in its folder `dir`, with a copy of `image` but for the content of the
-/// directories `shown`. A box with an `id` of its own can write only what is given to that id.
-/// Blocks.
-pub(super) fn make(dir: &Path, image: &Path, shown: &[&str], id: Option<u32>) -> io::Result<()> {
+/// Files that a box begins with.
+#[derive(Debug)]
+pub(super) enum Origin {
+    /// Those of an image.
+    Image(ImageGuard),
+    /// Those of the generated root of the host, but for the content of the directories that are shown.
+    Host(PathBuf, &'static [&'static str]),
+    /// Those of another box.
+    Snapshot(PathBuf),
+}
+
+impl Origin {
+    fn copy(&self, to: &Path, id: Option<u32>) -> io::Result<()> {
+        match self {
+            Origin::Image(image) => copy_tree(image.root(), to, &[], id),
+            Origin::Host(root, shown) => copy_tree(root, to, shown, id),
+            Origin::Snapshot(root) => copy_box(root, to, id),
+        }
+    }
+}
+
+/// Makes the files of a box in its folder `dir`, with a copy of its origin. A box with an `id` of its own
+/// can write only what is given to that id. Blocks.
+pub(super) fn make(dir: &Path, origin: &Origin, id: Option<u32>) -> io::Result<()> {
     if id.is_some() {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o711))?;
     }
@@ -29,7 +50,7 @@ pub(super) fn make(dir: &Path, image: &Path, shown: &[&str], id: Option<u32>) ->
     let life = dir.join("life");
     mknodat(CWD, &life, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
     own(&life, id)?;
-    copy_tree(image, &root, shown, id)?;
+    origin.copy(&root, id)?;
     furnish(&root, id)?;
     // A box that runs as the server's user could write to a shared one.
     if id.is_none() { write_program(&dir.join("agent")) } else { Ok(()) }

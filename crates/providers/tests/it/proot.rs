@@ -6,4 +6,5 @@ mod images;
 mod isolation;
 mod limits;
 mod restart;
+mod snapshots;
 mod suite;

@@ -76,6 +76,7 @@ impl Control {
                 sandbox.provider
             )));
         }
+        let _place = self.snapshots_in_hand.place().await;
         let started = Instant::now();
         // It is neither paused nor resumed meanwhile.
         let _turn = self.turns.take(&sandbox.id).await;

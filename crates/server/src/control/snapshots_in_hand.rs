@@ -6,34 +6,54 @@ use std::sync::Arc;
 
 use domain::SnapshotId;
 use parking_lot::Mutex;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Snapshots that are being taken or removed, with the number of tasks that do so.
-#[derive(Debug, Clone, Default)]
-pub(super) struct SnapshotsInHand(Arc<Mutex<HashMap<SnapshotId, usize>>>);
+/// Most snapshots that are taken at once: each reads and writes all that a sandbox has changed.
+const TAKEN_AT_ONCE: usize = 4;
+
+/// Snapshots that are being taken or removed.
+#[derive(Debug)]
+pub(super) struct SnapshotsInHand {
+    /// Number of tasks that do so, for each.
+    tasks: Arc<Mutex<HashMap<SnapshotId, usize>>>,
+    places: Semaphore,
+}
 
 /// Guard that marks a snapshot as being taken or removed, until dropped.
 #[derive(Debug)]
 pub(super) struct SnapshotInHand {
-    all: SnapshotsInHand,
+    tasks: Arc<Mutex<HashMap<SnapshotId, usize>>>,
     id: SnapshotId,
+}
+
+impl Default for SnapshotsInHand {
+    fn default() -> SnapshotsInHand {
+        SnapshotsInHand { tasks: Arc::default(), places: Semaphore::new(TAKEN_AT_ONCE) }
+    }
 }
 
 impl SnapshotsInHand {
     /// Marks a snapshot as being taken or removed.
     pub(super) fn begin(&self, id: &SnapshotId) -> SnapshotInHand {
-        *self.0.lock().entry(id.clone()).or_default() += 1;
-        SnapshotInHand { all: self.clone(), id: id.clone() }
+        *self.tasks.lock().entry(id.clone()).or_default() += 1;
+        SnapshotInHand { tasks: Arc::clone(&self.tasks), id: id.clone() }
+    }
+
+    /// Waits for the turn to take a snapshot, which lasts until the permit is dropped.
+    pub(super) async fn place(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.places.acquire().await.ok()
     }
 
     /// Returns whether a snapshot is being taken or removed.
     pub(super) fn holds(&self, id: &SnapshotId) -> bool {
-        self.0.lock().contains_key(id)
+        self.tasks.lock().contains_key(id)
     }
 }
 
 impl Drop for SnapshotInHand {
     fn drop(&mut self) {
-        let mut all = self.all.0.lock();
+        let mut all = self.tasks.lock();
         if let Some(tasks) = all.get_mut(&self.id) {
             *tasks -= 1;
             if *tasks == 0 {
@@ -45,7 +65,21 @@ impl Drop for SnapshotInHand {
 
 #[cfg(test)]
 mod test {
+    use futures_util::FutureExt;
+
     use super::*;
+
+    #[tokio::test]
+    async fn no_more_than_so_many_snapshots_are_taken_at_once() {
+        let all = SnapshotsInHand::default();
+        let mut places = Vec::new();
+        for _ in 0..TAKEN_AT_ONCE {
+            places.push(all.place().await);
+        }
+        assert!(all.place().now_or_never().is_none());
+        places.pop();
+        assert!(all.place().now_or_never().is_some());
+    }
 
     #[test]
     fn a_snapshot_is_in_hand_until_the_last_task_has_ended() {

@@ -8,17 +8,13 @@ use providers::docker::{Docker, DockerConfig};
 use providers::{Error, Pauses, Provider, Snapshots, Spec};
 
 use crate::docker::harness::{SPEAKING, TestBox, TestProvider, engine, new_id, new_store, spec};
-use crate::test_box::eventually;
+use crate::test_box::{eventually, new_snapshot_id};
 
 /// Environment variable with the socket of the Engine, for the process that is killed.
 const SOCKET: &str = "TIDEBOX_TEST_SNAPSHOT_SOCKET";
 /// Environment variable with the id of its store.
 const STORE: &str = "TIDEBOX_TEST_SNAPSHOT_STORE";
 const DOOMED: &str = "takes_a_snapshot_until_it_is_killed";
-
-fn new_snapshot() -> SnapshotId {
-    SnapshotId::from_entropy(rand::random())
-}
 
 fn of(snapshot: &SnapshotId) -> Spec {
     Spec { snapshot: Some(snapshot.clone()), ..spec() }
@@ -43,7 +39,7 @@ async fn an_image_of_a_removed_snapshot_goes_with_the_last_box_of_it() {
     let Some(provider) = TestProvider::new().await else { return };
     let origin = provider.start().await;
     origin.sh("echo kept > /workspace/file").await;
-    let (first, second) = (new_snapshot(), new_snapshot());
+    let (first, second) = (new_snapshot_id(), new_snapshot_id());
     provider.snapshots().take(&origin.id, &first).await.unwrap();
     let one = provider.start_with(of(&first)).await;
     one.sh("echo more > /workspace/more").await;
@@ -68,7 +64,7 @@ async fn pruning_the_images_of_an_engine_takes_no_snapshot_and_no_box() {
     let Some(provider) = TestProvider::new().await else { return };
     let origin = provider.start().await;
     origin.sh("echo kept > /workspace/file").await;
-    let (kept, removed) = (new_snapshot(), new_snapshot());
+    let (kept, removed) = (new_snapshot_id(), new_snapshot_id());
     for snapshot in [&kept, &removed] {
         provider.snapshots().take(&origin.id, snapshot).await.unwrap();
     }
@@ -84,7 +80,7 @@ async fn pruning_the_images_of_an_engine_takes_no_snapshot_and_no_box() {
 async fn a_box_with_files_outside_of_its_root_has_no_snapshot_and_says_why() {
     let Some(provider) = TestProvider::new().await else { return };
     let with_volume = provider.start_with(Spec { image: SPEAKING.to_owned(), ..spec() }).await;
-    let refused = provider.snapshots().take(&with_volume.id, &new_snapshot()).await;
+    let refused = provider.snapshots().take(&with_volume.id, &new_snapshot_id()).await;
     assert!(matches!(&refused, Err(Error::NotSupported(text)) if text.contains("/data")), "{refused:?}");
     assert_eq!(provider.snapshots().list().await.unwrap(), []);
 
@@ -103,7 +99,7 @@ async fn a_box_with_files_outside_of_its_root_has_no_snapshot_and_says_why() {
             ..DockerConfig::new(provider.config.store_id.clone())
         };
         let later = Docker::open(usual).await.unwrap();
-        let refused = later.snapshots().unwrap().take(&sandbox.id, &new_snapshot()).await;
+        let refused = later.snapshots().unwrap().take(&sandbox.id, &new_snapshot_id()).await;
         assert!(matches!(&refused, Err(Error::NotSupported(text)) if text.contains("/workspace")), "{refused:?}");
         assert_eq!(provider.images(), 0);
     }
@@ -123,7 +119,7 @@ async fn labels_of_an_image_that_look_like_those_of_a_snapshot_are_not_believed(
     let spec = Spec { image: FORGED.to_owned(), ..spec() };
     let origin = provider.start_with(spec.clone()).await;
     origin.sh("head -c 1000000 /dev/urandom > /tmp/file").await;
-    let snapshot = new_snapshot();
+    let snapshot = new_snapshot_id();
     let taken = provider.snapshots().take(&origin.id, &snapshot).await.unwrap();
     assert!(taken.size_bytes >= 1_000_000 && taken.size_bytes < 2_000_000, "{taken:?}");
     let made = provider.start_with(Spec { snapshot: Some(snapshot), ..spec }).await;
@@ -135,7 +131,7 @@ async fn a_paused_box_is_still_paused_for_the_engine_after_its_snapshot() {
     let Some(provider) = TestProvider::new().await else { return };
     let origin = provider.start().await;
     provider.docker.pause(&origin.id).await.unwrap();
-    provider.snapshots().take(&origin.id, &new_snapshot()).await.unwrap();
+    provider.snapshots().take(&origin.id, &new_snapshot_id()).await.unwrap();
     assert_eq!(provider.docker.paused().await.unwrap(), std::slice::from_ref(&origin.id));
     provider.docker.resume(&origin.id).await.unwrap();
     assert_eq!(origin.text("echo on").await, "on\n");
@@ -152,7 +148,7 @@ async fn takes_a_snapshot_until_it_is_killed() {
     let sandbox = TestBox::of(&docker, id.clone());
     sandbox.sh("head -c 100000000 /dev/urandom > /workspace/large").await;
     println!("started {id}");
-    docker.snapshots().unwrap().take(&id, &new_snapshot()).await.unwrap();
+    docker.snapshots().unwrap().take(&id, &new_snapshot_id()).await.unwrap();
 }
 
 #[tokio::test]

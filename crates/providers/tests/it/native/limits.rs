@@ -132,8 +132,9 @@ async fn processor_time_is_bounded() {
     );
     let ran = sandbox.python(&measure).await;
     let seconds: f64 = ran.stdout.trim().parse().unwrap_or_else(|_| panic!("{ran:?}"));
-    // Eight processes for two seconds on one processor, and the time of a start and an end.
-    assert!(seconds < 3.5, "{ran:?}");
+    // Eight processes for two seconds on one processor, and the time of a start and an end, which may be long:
+    // then it is still one processor's.
+    assert!(seconds < 3.5_f64.max(ran.exit.duration.as_secs_f64()), "{ran:?}");
 }
 
 /// Returns whether a box has the low weight where boxes compete for processors.
