@@ -95,5 +95,5 @@ pub use image::PullStream;
 pub use port::PortStream;
 pub use port_listener::PortListener;
 pub use process::{Attached, AttachedEvents, AttachedInput, ProcessEvent, ProcessOutput};
-pub use sandbox::{Filter, Page};
+pub use sandbox::{Filter, Page, Spawned};
 pub use watch::FileChangeStream;

@@ -1,5 +1,7 @@
 //! Sandboxes: making, listing and removing them.
 
+use std::time::Duration;
+
 use api::{Egress, EgressPolicy, ExtendRequest, PauseRequest, Pruned, Sandbox, SandboxStats, SpawnRequest, Status};
 use reqwest::Method;
 
@@ -53,6 +55,16 @@ pub struct Page {
     pub next: Option<String>,
 }
 
+/// A new sandbox, and where the time for it went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spawned {
+    /// The sandbox.
+    pub sandbox: Sandbox,
+    /// Steps of the server with the time that each took, in their order, of the header
+    /// `Server-Timing`; empty if there is none.
+    pub phases: Vec<(String, Duration)>,
+}
+
 /// Sandboxes.
 impl Client {
     /// Makes a sandbox and waits until it runs. Dropping the future makes the server remove it.
@@ -61,6 +73,18 @@ impl Client {
     /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
     pub async fn spawn(&self, request: &SpawnRequest) -> Result<Sandbox> {
         self.send_json(Method::POST, "/sandboxes", request, Patience::Long).await
+    }
+
+    /// Makes a sandbox like [`Client::spawn`], and returns where the time went too.
+    ///
+    /// # Errors
+    /// Those of [`Client::spawn`].
+    pub async fn spawn_timed(&self, request: &SpawnRequest) -> Result<Spawned> {
+        let call = self.with_json(self.request(Method::POST, "/sandboxes", Patience::Long), request)?;
+        let response = self.send(call).await?;
+        let timing = response.headers().get("server-timing").and_then(|timing| timing.to_str().ok());
+        let phases = timing.map(phases).unwrap_or_default();
+        Ok(Spawned { sandbox: self.json(response, Size::Small).await?, phases })
     }
 
     /// Returns every sandbox that is neither destroyed nor expired, newest first. A list of more
@@ -209,4 +233,29 @@ impl Client {
 /// Returns `/sandboxes/{id}` followed by `rest`, which must already be encoded.
 pub(crate) fn sandbox_path(id: &str, rest: &str) -> Result<String> {
     Ok(format!("/sandboxes/{}{rest}", segment("the sandbox id", id)?))
+}
+
+/// Reads `Server-Timing`: `name;dur=MILLISECONDS` for each step, with commas between them. A step without a
+/// duration is left out.
+fn phases(timing: &str) -> Vec<(String, Duration)> {
+    let phase = |step: &str| {
+        let mut parts = step.split(';').map(str::trim);
+        let name = parts.next().filter(|name| !name.is_empty())?;
+        let ms: f64 = parts.find_map(|part| part.strip_prefix("dur="))?.parse().ok()?;
+        Some((name.to_owned(), Duration::try_from_secs_f64(ms / 1e3).ok()?))
+    };
+    timing.split(',').filter_map(phase).collect()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn steps_of_a_spawn_are_read_and_nonsense_is_left_out() {
+        let read = phases("image;dur=0.5, box;desc=\"a box\";dur=12, agent;dur=-1, x, ;dur=3,y;dur=z");
+        let expected = [("image", 500), ("box", 12_000)];
+        assert_eq!(read, expected.map(|(name, us)| (name.to_owned(), Duration::from_micros(us))));
+        assert_eq!(phases(""), []);
+    }
 }

@@ -12,15 +12,16 @@ mod transfer;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use api::{ExecMode, ExecRequest};
 use clap::Args;
+use client::Spawned;
 
 use self::baseline::Baseline;
 use self::boxes::Boxes;
 use self::memory::ServerMemory;
-use self::report::{Burst, Latency, Report, Transfer};
+use self::report::{Burst, Latency, Phase, Report, Transfer};
 use self::samples::{Percentiles, Samples};
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -56,25 +57,50 @@ struct Plan {
     spawns: usize,
     /// Commands of each kind, and reads of a sandbox, in a round.
     calls: usize,
+    /// Snapshots in a round, each with a box of it and a fork.
+    snapshots: usize,
     /// Boxes made at once, for each burst.
     bursts: &'static [usize],
     /// Bytes of a transfer, and the number of times each is made.
     transfer: (u64, usize),
 }
 
-const FULL: Plan = Plan { rounds: 5, spawns: 10, calls: 40, bursts: &[50, 200], transfer: (1 << 30, 2) };
-const QUICK: Plan = Plan { rounds: 2, spawns: 5, calls: 20, bursts: &[20], transfer: (64 << 20, 1) };
+const FULL: Plan = Plan { rounds: 5, spawns: 10, calls: 40, snapshots: 2, bursts: &[50, 200], transfer: (1 << 30, 2) };
+const QUICK: Plan = Plan { rounds: 2, spawns: 5, calls: 20, snapshots: 1, bursts: &[20], transfer: (64 << 20, 1) };
 
 /// Measurements of all rounds.
 #[derive(Debug, Default)]
 struct Measured {
     get: Samples,
     spawn: Samples,
+    /// Spawns up to the answer to a first command.
+    first_exec: Samples,
+    /// Steps of spawns, by name, in the order in which they were seen.
+    phases: Vec<(String, Samples)>,
+    snapshot: Samples,
+    of_snapshot: Samples,
+    fork: Samples,
     exec: Samples,
     shell: Samples,
     destroy: Samples,
     bare_spawn: Vec<Percentiles>,
     bare_exec: Vec<Percentiles>,
+}
+
+impl Measured {
+    /// Adds the steps of a spawn.
+    fn add_phases(&mut self, phases: Vec<(String, Duration)>) {
+        for (name, took) in phases {
+            match self.phases.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, samples)) => samples.add(took),
+                None => {
+                    let mut samples = Samples::default();
+                    samples.add(took);
+                    self.phases.push((name, samples));
+                }
+            }
+        }
+    }
 }
 
 /// Measures, removes the boxes, and prints the report.
@@ -110,11 +136,13 @@ async fn measure(context: &Context, args: &BenchArgs, boxes: &Boxes<'_>) -> Resu
     // Kept for all commands; spawning it also warms up what is slow only once.
     let sandbox = boxes.spawn().await?;
     memory.sample("idle, one box");
+    let snapshots = if boxes.have_snapshots(&sandbox.provider).await? { plan.snapshots } else { 0 };
     let mut measured = Measured::default();
     for round in 1..=plan.rounds {
         context.output.remark(&format!("bench: round {round} of {}", plan.rounds));
         measured.bare_spawn.extend(baseline.spawn(plan.spawns).await);
-        measure_boxes(boxes, plan.spawns, &mut measured).await?;
+        measure_boxes(context, boxes, plan.spawns, &mut measured).await?;
+        measure_snapshots(boxes, &sandbox.id, snapshots, &mut measured).await?;
         measured.bare_exec.extend(baseline.exec(plan.calls).await);
         measure_calls(context, &sandbox.id, plan.calls, &mut measured).await?;
     }
@@ -135,6 +163,7 @@ async fn measure(context: &Context, args: &BenchArgs, boxes: &Boxes<'_>) -> Resu
         provider: sandbox.provider,
         image: sandbox.image,
         latencies: latencies(&measured),
+        phases: measured.phases.iter().filter_map(|(name, samples)| Phase::new(name, samples)).collect(),
         bursts,
         transfers,
         memory: memory.into_samples(),
@@ -142,17 +171,40 @@ async fn measure(context: &Context, args: &BenchArgs, boxes: &Boxes<'_>) -> Resu
     })
 }
 
-async fn measure_boxes(boxes: &Boxes<'_>, count: usize, measured: &mut Measured) -> Result<()> {
+async fn measure_boxes(context: &Context, boxes: &Boxes<'_>, count: usize, measured: &mut Measured) -> Result<()> {
     let mut made = Vec::with_capacity(count);
     for _ in 0..count {
         let start = Instant::now();
-        made.push(boxes.spawn().await?);
+        let Spawned { sandbox, phases } = boxes.spawn_timed().await?;
         measured.spawn.add(start.elapsed());
+        must_succeed(context, &sandbox.id, ExecMode::Argv).await?;
+        measured.first_exec.add(start.elapsed());
+        measured.add_phases(phases);
+        made.push(sandbox);
     }
     for sandbox in made {
         let start = Instant::now();
         boxes.destroy(&sandbox.id).await?;
         measured.destroy.add(start.elapsed());
+    }
+    Ok(())
+}
+
+async fn measure_snapshots(boxes: &Boxes<'_>, id: &str, count: usize, measured: &mut Measured) -> Result<()> {
+    for _ in 0..count {
+        let start = Instant::now();
+        let snapshot = boxes.take_snapshot(id).await?;
+        measured.snapshot.add(start.elapsed());
+        let start = Instant::now();
+        let made = boxes.spawn_of(&snapshot).await?;
+        measured.of_snapshot.add(start.elapsed());
+        let start = Instant::now();
+        let copies = boxes.fork(id).await?;
+        measured.fork.add(start.elapsed());
+        for sandbox in copies.iter().chain([&made]) {
+            boxes.destroy(&sandbox.id).await?;
+        }
+        boxes.delete_snapshot(&snapshot).await?;
     }
     Ok(())
 }
@@ -225,14 +277,20 @@ fn latencies(measured: &Measured) -> Vec<Latency> {
     let bare_spawn = samples::typical(&measured.bare_spawn);
     let bare_exec = samples::typical(&measured.bare_exec);
     let get = measured.get.percentiles();
+    // Of a virtual machine that is made from files: the work of its monitor and its kernel.
+    let restore = measured.phases.iter().find(|(name, _)| name == "restore").and_then(|(_, it)| it.percentiles());
     // An exec cannot be cheaper than a process and a round trip.
     let exec_baseline = bare_exec.zip(get).map(|(exec, get)| exec.plus(get));
     [
         Latency::new("get", &measured.get, None),
         Latency::new("spawn", &measured.spawn, bare_spawn.map(|bare| ("bare spawn", bare))),
+        Latency::new("spawn, exec true", &measured.first_exec, restore.map(|restore| ("restore", restore))),
         Latency::new("exec true", &measured.exec, exec_baseline.map(|bare| ("bare exec + get", bare))),
         Latency::new("exec sh -c true", &measured.shell, exec_baseline.map(|bare| ("bare exec + get", bare))),
         Latency::new("destroy", &measured.destroy, None),
+        Latency::new("snapshot", &measured.snapshot, None),
+        Latency::new("spawn of it", &measured.of_snapshot, measured.spawn.percentiles().map(|spawn| ("spawn", spawn))),
+        Latency::new("fork", &measured.fork, None),
     ]
     .into_iter()
     .flatten()

@@ -16,6 +16,8 @@ pub struct Report {
     pub image: String,
     /// Latencies of single calls.
     pub latencies: Vec<Latency>,
+    /// Steps of the spawns among them, as the server has measured them.
+    pub phases: Vec<Phase>,
     /// Bursts of concurrent spawns.
     pub bursts: Vec<Burst>,
     /// Throughput of large transfers.
@@ -45,6 +47,15 @@ pub struct Bare {
     pub took: Percentiles,
     /// The server's median divided by this median.
     pub ratio: f64,
+}
+
+/// A step of spawns.
+#[derive(Debug, Serialize)]
+pub struct Phase {
+    pub name: String,
+    pub count: usize,
+    /// Percentiles of its duration.
+    pub took: Percentiles,
 }
 
 /// A burst of concurrent spawns.
@@ -104,6 +115,13 @@ impl Latency {
     }
 }
 
+impl Phase {
+    /// Returns `None` without samples.
+    pub fn new(name: &str, samples: &Samples) -> Option<Phase> {
+        Some(Phase { name: name.to_owned(), count: samples.count(), took: samples.percentiles()? })
+    }
+}
+
 impl Burst {
     /// Makes the figures of a burst in which `made` of `boxes` spawns succeeded.
     pub fn new(boxes: usize, made: usize, wall: Duration, took: Option<Percentiles>, failure: Option<String>) -> Burst {
@@ -128,6 +146,11 @@ impl Report {
         let header = ["CALL", "N", "P50 ms", "P95 ms", "P99 ms", "BASELINE", "P50 ms", "P95 ms", "RATIO"];
         text += &table(&header, self.latencies.iter().map(latency_row));
         text += "\n\n";
+        if !self.phases.is_empty() {
+            let header = ["OF A SPAWN", "N", "P50 ms", "P95 ms", "P99 ms"];
+            text += &table(&header, self.phases.iter().map(phase_row));
+            text += "\n\n";
+        }
         let header = ["AT ONCE", "MADE", "WALL ms", "PER BOX ms", "P50 ms", "P95 ms", "NOTE"];
         text += &table(&header, self.bursts.iter().map(burst_row));
         text += "\n\n";
@@ -167,6 +190,11 @@ fn latency_row(latency: &Latency) -> [String; 9] {
         .as_ref()
         .map_or_else(|| ("-".to_owned(), "-".to_owned()), |bare| (bare.name.to_owned(), format!("{:.2}", bare.ratio)));
     [(*name).to_owned(), count.to_string(), p50, p95, p99, bare, bare_p50, bare_p95, ratio]
+}
+
+fn phase_row(Phase { name, count, took }: &Phase) -> [String; 5] {
+    let [p50, p95, p99] = ms(Some(*took));
+    [harmless(name), count.to_string(), p50, p95, p99]
 }
 
 fn burst_row(burst: &Burst) -> [String; 7] {
