@@ -8,19 +8,26 @@ use std::process::ExitCode;
 use clap::Args;
 use client::Client;
 use serde::Serialize;
+use server::config::{Fault, load};
 
 use self::finding::{Finding, Level};
+use crate::config::layers::Layers;
 use crate::context::Context;
 use crate::failure::Result;
+use crate::firecracker::wanted::Wanted;
 use crate::output::harmless;
 
 /// Tell what this host can do, what is missing, and how to get it
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Looks at this host, and at the server if it answers. Exits with 1 if no box can be made: by the\n\
-    server if it answers, else by any provider on this host."
+    after_help = "Looks at this host, and at the server if it answers. Of the configuration it takes only what names the\n\
+    programs and the kernel of virtual machines. Exits with 1 if no box can be made: by the server if it answers,\n\
+    else by any provider on this host."
 )]
-pub struct DoctorArgs {}
+pub struct DoctorArgs {
+    #[command(flatten)]
+    layers: Layers,
+}
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -29,9 +36,16 @@ struct Report {
 }
 
 /// Prints the findings about this host and the server.
-pub async fn run(context: &Context, _args: &DoctorArgs) -> Result {
+pub async fn run(context: &Context, args: &DoctorArgs) -> Result {
+    let (wanted, faults) = match load(&args.layers.inputs()) {
+        Ok(loaded) => (Wanted::of(&loaded), Vec::new()),
+        Err(faults) => (Wanted::default(), faults),
+    };
+    let fault = |fault: &Fault| Finding::lacking("config", Level::Warn, "has a fault", fault.to_string());
     let (ready, server) = server_findings(&context.client).await;
-    let report = Report { local: local::local_findings().await, server };
+    let mut local = local::local_findings(&wanted).await;
+    local.extend(faults.iter().map(fault));
+    let report = Report { local, server };
     let healthy = ready.unwrap_or_else(|| can_make_boxes(&report.local));
     context.output.print(&report, |report| {
         let mut text = String::from("This host\n");
@@ -46,7 +60,8 @@ pub async fn run(context: &Context, _args: &DoctorArgs) -> Result {
 /// Returns whether any provider lacks nothing on this host.
 fn can_make_boxes(local: &[Finding]) -> bool {
     let lacks = |area: &str| local.iter().any(|finding| finding.area == area && finding.level == Level::Missing);
-    local.iter().any(|finding| finding.area != "host" && !lacks(&finding.area))
+    let is_provider = |area: &str| !matches!(area, "host" | "config");
+    local.iter().any(|finding| is_provider(&finding.area) && !lacks(&finding.area))
 }
 
 /// Returns the findings about the server, and whether it can make boxes; `None` if the connection

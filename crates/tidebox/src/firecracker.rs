@@ -12,6 +12,7 @@ mod kernel;
 mod programs;
 mod settings;
 mod setup;
+pub mod wanted;
 
 /// Prepare this host for boxes in virtual machines
 #[derive(Debug, Args)]

@@ -13,6 +13,7 @@ use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use super::finding::{Finding, Level};
+use crate::firecracker::wanted::Wanted;
 
 /// The longest attempt to make a box. It takes milliseconds if it works, and a refusal is not
 /// slower; only a hung host is.
@@ -22,9 +23,9 @@ const BOOT_MAX: Duration = Duration::from_secs(10);
 
 /// Returns what each provider would find on this host. Only this function knows where the facts
 /// come from.
-pub async fn local_findings() -> Vec<Finding> {
+pub async fn local_findings(wanted: &Wanted) -> Vec<Finding> {
     let mut findings = vec![kernel()];
-    let (native, docker, firecracker, proot) = tokio::join!(native(), docker(), firecracker(), proot());
+    let (native, docker, firecracker, proot) = tokio::join!(native(), docker(), firecracker(wanted), proot());
     findings.extend([native, docker, firecracker, proot].into_iter().flatten());
     findings
 }
@@ -61,8 +62,9 @@ async fn docker() -> Vec<Finding> {
     of("docker", "an Engine answers", opened).await
 }
 
-/// Boots a machine and removes it again, with the newest kernel of this host that has its modules.
-async fn firecracker() -> Vec<Finding> {
+/// Boots a machine and removes it again, with the configured kernel, or the newest one of this host that
+/// has its modules.
+async fn firecracker(wanted: &Wanted) -> Vec<Finding> {
     const NAME: &str = "firecracker";
     let missing = |reason| vec![Finding::lacking(NAME, Level::Missing, "no machine can be booted", reason)];
     let folder = match folder() {
@@ -70,11 +72,11 @@ async fn firecracker() -> Vec<Finding> {
         Err(reason) => return missing(reason),
     };
     let config = FirecrackerConfig {
-        binary: NAME.into(),
-        kernel: newest_installed().ok().flatten(),
-        modules: None,
-        jailed: None,
-        jailer: "jailer".into(),
+        binary: wanted.firecracker.clone().unwrap_or_else(|| NAME.into()),
+        kernel: wanted.kernel.clone().or_else(|| newest_installed().ok().flatten()),
+        modules: wanted.modules.clone(),
+        jailed: wanted.jail,
+        jailer: wanted.jailer.clone().unwrap_or_else(|| "jailer".into()),
         boot_timeout: BOOT_MAX,
         image_snapshots_mb: 0,
         drive_rate: DriveRate::default(),

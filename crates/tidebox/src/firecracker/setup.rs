@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use ::firecracker::probe;
 use clap::Args;
 use serde::Serialize;
-use serde_json::Value;
 use server::config::{Config, load};
 
 use super::settings::Settings;
+use super::wanted::Wanted;
 use super::{host, kernel, programs};
 use crate::config::layers::{EXIT_FAULT, Layers};
 use crate::doctor::finding::{Finding, Level};
@@ -64,19 +64,13 @@ pub fn run(args: SetupArgs, output: Output) -> Result {
             return Ok(ExitCode::from(EXIT_FAULT));
         }
     };
-    let set = loaded.settings();
-    let value = |key: &str| {
-        let setting = set.iter().find(|setting| setting.key == format!("providers.firecracker.{key}"));
-        setting.map(|setting| &setting.value)
-    };
-    let wanted = |flag: Option<PathBuf>, key: &str| flag.or_else(|| Some(value(key)?.as_str()?.into()));
+    let configured = Wanted::of(&loaded);
     let wanted = Wanted {
-        firecracker: wanted(args.firecracker, "binary"),
-        jailer: wanted(args.jailer, "jailer.binary"),
-        kernel: wanted(args.kernel, "kernel"),
-        modules: wanted(args.modules, "modules"),
-        // Else it is `auto`.
-        jail: value("jailer.enabled").and_then(Value::as_bool),
+        firecracker: args.firecracker.or(configured.firecracker),
+        jailer: args.jailer.or(configured.jailer),
+        kernel: args.kernel.or(configured.kernel),
+        modules: args.modules.or(configured.modules),
+        jail: configured.jail,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -86,18 +80,6 @@ pub fn run(args: SetupArgs, output: Output) -> Result {
     let is_missing = report.findings.iter().any(|finding| finding.level == Level::Missing);
     output.print(&report, shown)?;
     Ok(if is_missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// Files that a flag or the configuration names.
-#[derive(Debug)]
-struct Wanted {
-    firecracker: Option<PathBuf>,
-    jailer: Option<PathBuf>,
-    kernel: Option<PathBuf>,
-    modules: Option<PathBuf>,
-    /// True or false where machines are to run in jails or not, `None` where a server that is root has
-    /// them in jails.
-    jail: Option<bool>,
 }
 
 async fn look(wanted: &Wanted, config: &Config) -> Report {
