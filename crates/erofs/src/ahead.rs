@@ -8,15 +8,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{Builder, Scope};
 
 use rustix::fs::{FileType, Mode, Stat, fstat, openat};
 use rustix::io::{pread, retry_on_intr};
 
 use super::attributes;
-use super::tree::Ids;
-use super::walk::{OPEN, changed};
+use super::tree::{Ids, OPEN, changed};
 
 /// Files that a thread takes at once.
 const BATCH: usize = 16;
@@ -129,21 +128,13 @@ impl Reader {
                 write(Ready::open(dir, *entry, name, self.ids)?)?;
             }
             // Without any left for this thread, the other has to be waited for.
-            while let Some(batch) = if mine.is_empty() { ready.recv().ok() } else { next(&ready) } {
+            while let Some(batch) = if mine.is_empty() { ready.recv().ok() } else { ready.try_recv().ok() } {
                 batch?.into_iter().try_for_each(&mut write)?;
             }
             if mine.is_empty() {
                 return Ok(());
             }
         }
-    }
-}
-
-/// Returns a batch that is there already.
-fn next(ready: &Receiver<Batch>) -> Option<Batch> {
-    match ready.try_recv() {
-        Ok(batch) => Some(batch),
-        Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
     }
 }
 

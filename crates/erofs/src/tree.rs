@@ -1,8 +1,13 @@
 //! Trees that an image is made of, and what came of it.
 
 use std::fmt;
+use std::io;
 use std::os::fd::OwnedFd;
 
+use rustix::fs::OFlags;
+
+/// Flags to open an entry for reading, of a tree that may have put anything in its place.
+pub(crate) const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 /// Most levels of directories, each of which holds a descriptor while what is below it is written.
 pub(crate) const DEPTH_MAX: usize = 1000;
 
@@ -46,6 +51,11 @@ impl fmt::Display for TooDeep {
 }
 
 impl std::error::Error for TooDeep {}
+
+/// Returns the error for a tree that is not what it was a moment ago.
+pub(crate) fn changed() -> io::Error {
+    io::Error::other("the tree was changed while it was read")
+}
 
 /// Size of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,12 +13,10 @@ use super::attributes;
 use super::directory::{self, Entry};
 use super::format::{self, BLOCK, INODE_BYTES, Inode, Kind, Layout, SLOT};
 use super::output::{Output, write_behind};
-use super::tree::{DEPTH_MAX, Ids, TooDeep, Tree, Written};
+use super::tree::{DEPTH_MAX, Ids, OPEN, TooDeep, Tree, Written, changed};
 
 /// Size from which a file is copied from file to file.
 const LARGE: u64 = 256 * 1024;
-
-pub(crate) const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// Writes an image of `trees` into the empty file `out`. Blocks, so it needs a thread of its own.
 ///
@@ -222,7 +220,9 @@ impl Walk<'_, '_> {
             place = block_at(self.output.at())?;
             match content {
                 Content::Open(file) if in_blocks >= LARGE => self.output.append_large(file.as_fd(), in_blocks)?,
-                _ => self.content(content, 0, usize::try_from(in_blocks).map_err(io::Error::other)?)?,
+                Content::Open(_) | Content::Read(_) => {
+                    self.content(content, 0, usize::try_from(in_blocks).map_err(io::Error::other)?)?
+                }
             }
         }
         let layout = if is_inline { Layout::Inline } else { Layout::Plain };
@@ -316,10 +316,6 @@ fn links(about: &Stat) -> u32 {
 
 fn block_at(at: u64) -> io::Result<u32> {
     u32::try_from(at / BLOCK as u64).map_err(|_| io::ErrorKind::FileTooLarge.into())
-}
-
-pub(crate) fn changed() -> io::Error {
-    io::Error::other("the tree was changed while it was read")
 }
 
 fn names(dir: &OwnedFd) -> io::Result<Vec<(Vec<u8>, Kind)>> {

@@ -22,6 +22,7 @@ mod snapshots;
 mod sockets;
 mod state;
 mod stream;
+mod takes;
 mod transport;
 mod usage;
 mod volume;
@@ -57,8 +58,8 @@ use direct::FirstProcess;
 use engine::{About, Engine};
 use fault::{CHANGE_WAIT, within};
 use image::Images;
-use snapshots::Takes;
 use state::State;
+use takes::Takes;
 use transport::Endpoint;
 use volume::AgentVolume;
 
@@ -253,7 +254,7 @@ impl Inner {
         let box_took = began.elapsed() - image_took;
         match AgentGuest::connect(io).await {
             Ok(attached) => {
-                let direct = match self.state(client, &name).await {
+                let direct = match state::state(client, &name).await {
                     Ok(State::Running(process)) => {
                         self.bound_sockets(&process, spec.resources.memory_mb);
                         self.reach(&process).await
@@ -336,7 +337,7 @@ impl Inner {
     }
 
     async fn is_usable(&self, client: &Client, name: &str, id: &SandboxId, entry: &Entry) -> bool {
-        let runs = match self.state(client, name).await {
+        let runs = match state::state(client, name).await {
             Ok(State::Running(_)) => true,
             Ok(State::Paused) => self.unpause(client, name).await.is_ok(),
             Ok(State::NotRunning | State::Absent) | Err(_) => false,
@@ -357,7 +358,7 @@ impl Inner {
         }
         let client = self.client()?;
         let name = self.name(id);
-        let process = match self.state(client, &name).await? {
+        let process = match state::state(client, &name).await? {
             State::Running(process) => process,
             State::Paused => return Err(Error::Unavailable("the box is paused".to_owned())),
             State::NotRunning | State::Absent => return Err(Error::Gone),
@@ -374,7 +375,7 @@ impl Inner {
                 _ => fault::failed("reach the agent", error),
             })?;
         let guest = match AgentGuest::connect(io).await {
-            Err(Error::Gone) if matches!(self.state(client, &name).await?, State::Running(_)) => {
+            Err(Error::Gone) if matches!(state::state(client, &name).await?, State::Running(_)) => {
                 return Err(Error::Unavailable("the agent of the box cannot be reached".to_owned()));
             }
             guest => Arc::new(guest?),

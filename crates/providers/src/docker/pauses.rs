@@ -9,7 +9,8 @@ use domain::SandboxId;
 
 use super::direct::{self, FirstProcess};
 use super::fault::{self, CHANGE_WAIT, within};
-use super::{Docker, Inner, State};
+use super::state::{self, State};
+use super::{Docker, Inner};
 use crate::local::agent_file::AgentFile;
 use crate::local::cgroup::memory::{MemoryGroup, host_can_reclaim};
 use crate::{Error, Pauses, Reclaimed, Result};
@@ -19,7 +20,7 @@ impl Inner {
     pub(super) async fn unpause(&self, client: &Client, name: &str) -> Result<()> {
         let Err(error) = within(CHANGE_WAIT, client.unpause_container(name)).await else { return Ok(()) };
         // The Engine hears of a change from the runtime, too, and may for a moment say what was before it.
-        match self.state(client, name).await {
+        match state::state(client, name).await {
             Ok(State::Running(_)) => Ok(()),
             Ok(State::Paused | State::NotRunning | State::Absent) | Err(_) => Err(fault::failed("resume a box", error)),
         }
@@ -28,7 +29,7 @@ impl Inner {
     /// Stops the processes of a container where they are.
     async fn halt(&self, client: &Client, name: &str) -> Result<()> {
         let Err(error) = within(CHANGE_WAIT, client.pause_container(name)).await else { return Ok(()) };
-        match self.state(client, name).await {
+        match state::state(client, name).await {
             Ok(State::Paused) => Ok(()),
             Ok(State::Running(_) | State::NotRunning | State::Absent) | Err(_) => {
                 Err(fault::failed("pause a box", error))
@@ -39,7 +40,7 @@ impl Inner {
     /// Returns the control group that counts the memory of a box, which has to be on this machine.
     async fn memory(&self, id: &SandboxId) -> Result<MemoryGroup> {
         const ACTION: &str = "look at a box";
-        let inspected = self.look(self.client()?, &self.name(id)).await?.ok_or(Error::Gone)?;
+        let inspected = state::look(self.client()?, &self.name(id)).await?.ok_or(Error::Gone)?;
         let process = FirstProcess::of(&inspected).ok_or(Error::Gone)?;
         if !direct::is_here(&process) {
             return Err(elsewhere());
@@ -65,7 +66,7 @@ impl Pauses for Docker {
         let work = async move {
             let (_entry, _change) = inner.change(&id).await;
             let (client, name) = (inner.client()?, inner.name(&id));
-            match inner.state(client, &name).await? {
+            match state::state(client, &name).await? {
                 State::Running(_) => {}
                 State::Paused => return Ok(()),
                 State::NotRunning | State::Absent => {
@@ -81,7 +82,7 @@ impl Pauses for Docker {
     async fn resume(&self, id: &SandboxId) -> Result<()> {
         let (_entry, _change) = self.inner.change(id).await;
         let (client, name) = (self.inner.client()?, self.inner.name(id));
-        match self.inner.state(client, &name).await? {
+        match state::state(client, &name).await? {
             State::Running(_) => Ok(()),
             State::Paused => self.inner.unpause(client, &name).await,
             State::NotRunning | State::Absent => {

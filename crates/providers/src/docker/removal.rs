@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::direct::FirstProcess;
 use super::fault::{self, CHANGE_WAIT, within};
-use super::{Inner, container, usage};
+use super::{Inner, container, state, usage};
 use crate::Result;
 
 /// Longest wait for a container that another client is removing.
@@ -89,7 +89,7 @@ impl Inner {
     }
 
     async fn inspected(&self, client: &Client, name: &str) -> Option<ContainerInspectResponse> {
-        self.look(client, name).await.ok().flatten()
+        state::look(client, name).await.ok().flatten()
     }
 }
 

@@ -19,16 +19,13 @@ use bollard::query_parameters::{
 use domain::{SandboxId, SnapshotId};
 use guest_protocol::{AGENT_DIR, Defaults};
 use images::Run;
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::sync::RwLock;
-use tokio_util::sync::CancellationToken;
 
 use super::container::{self, WORKSPACE};
 use super::fault::{self, CHANGE_WAIT, LOOK_WAIT, within};
 use super::image::{self, Image};
 use super::labels::{ORIGIN_LABEL, REGISTRY, STORE_LABEL};
-use super::state::State;
+use super::state::{self, State};
 use super::{Docker, Inner, has_own_kernel};
 use crate::{Error, Result, Snapshots, Taken};
 
@@ -64,46 +61,6 @@ impl Origin {
     }
 }
 
-/// Snapshots that are being taken.
-#[derive(Debug, Default)]
-pub(super) struct Takes {
-    running: Mutex<HashMap<SnapshotId, CancellationToken>>,
-    /// Held by each that is being taken, and alone by a removal of images without a name: an image has
-    /// none for a moment after its commit.
-    naming: RwLock<()>,
-}
-
-impl Takes {
-    /// Waits until the snapshot is not being taken any more.
-    async fn ended(&self, snapshot: &SnapshotId) {
-        let running = self.running.lock().get(snapshot).cloned();
-        if let Some(running) = running {
-            running.cancelled().await;
-        }
-    }
-}
-
-/// Snapshot that is being taken, until it is dropped.
-struct Take {
-    inner: Arc<Inner>,
-    snapshot: SnapshotId,
-}
-
-impl Take {
-    fn begin(inner: &Arc<Inner>, snapshot: &SnapshotId) -> Take {
-        inner.takes.running.lock().insert(snapshot.clone(), CancellationToken::new());
-        Take { inner: Arc::clone(inner), snapshot: snapshot.clone() }
-    }
-}
-
-impl Drop for Take {
-    fn drop(&mut self) {
-        if let Some(ended) = self.inner.takes.running.lock().remove(&self.snapshot) {
-            ended.cancel();
-        }
-    }
-}
-
 impl Inner {
     /// Returns whether a commit would have the files of a box of this configuration.
     pub(super) fn keeps_files(&self) -> bool {
@@ -125,7 +82,7 @@ impl Inner {
     /// Removes images without a name that no container and no other image needs: those of snapshots
     /// that were removed. What cannot be removed now is tried again with the next.
     pub(super) async fn remove_nameless(&self, client: &Client) {
-        let Ok(_alone) = self.takes.naming.try_write() else { return };
+        let Some(_alone) = self.takes.none_is_named() else { return };
         let removed = async {
             for nameless in self.images_with(client, ("dangling", "true".to_owned())).await? {
                 match remove_image(client, &nameless.id, false).await {
@@ -165,7 +122,8 @@ impl Inner {
     /// Commits the container of a box, while its processes stand still.
     async fn take(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Taken> {
         let (client, name) = (self.client()?, self.name(id));
-        let Some(found) = self.look(client, &name).await?.filter(|found| State::of(found) != State::NotRunning) else {
+        let Some(found) = state::look(client, &name).await?.filter(|found| State::of(found) != State::NotRunning)
+        else {
             self.forget(id);
             return Err(Error::Gone);
         };
@@ -187,7 +145,7 @@ impl Inner {
             .tag(snapshot.as_str())
             .pause(true)
             .build();
-        let _naming = self.takes.naming.read().await;
+        let _naming = self.takes.naming().await;
         let patient = client.clone().with_timeout(COMMIT_WAIT);
         within(COMMIT_WAIT, patient.commit_container(options, config)).await.map_err(not_committed)?;
         let made = image::inspect(client, &self.image_name(snapshot)).await?;
@@ -230,10 +188,10 @@ impl Inner {
 impl Snapshots for Docker {
     async fn take(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Taken> {
         // Here and not in the task: a removal that comes after this call was dropped must wait for it.
-        let take = Take::begin(&self.inner, snapshot);
-        let (id, snapshot) = (id.clone(), snapshot.clone());
+        let take = self.inner.takes.begin(snapshot);
+        let (inner, id, snapshot) = (Arc::clone(&self.inner), id.clone(), snapshot.clone());
         let work = async move {
-            let inner = &take.inner;
+            let _take = take;
             let (_entry, _change) = inner.change(&id).await;
             let taken = inner.take(&id, &snapshot).await;
             if taken.is_err()
@@ -267,8 +225,7 @@ impl Snapshots for Docker {
         let mut ids: Vec<SnapshotId> = names
             .filter_map(|name| SnapshotId::parse(name.strip_prefix(&repository)?.strip_prefix(':')?).ok())
             .collect();
-        let unfinished: Vec<SnapshotId> = self.inner.takes.running.lock().keys().cloned().collect();
-        ids.extend(unfinished);
+        ids.extend(self.inner.takes.running());
         ids.sort_unstable();
         ids.dedup();
         Ok(ids)

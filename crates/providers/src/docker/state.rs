@@ -3,7 +3,6 @@
 use bollard::Docker as Client;
 use bollard::models::ContainerInspectResponse;
 
-use super::Inner;
 use super::direct::FirstProcess;
 use super::fault::{self, LOOK_WAIT, within};
 use crate::Result;
@@ -27,19 +26,17 @@ impl State {
     }
 }
 
-impl Inner {
-    /// Asks the Engine for the state of a container.
-    pub(super) async fn state(&self, client: &Client, name: &str) -> Result<State> {
-        let looked = self.look(client, name).await;
-        looked.map(|inspected| inspected.as_ref().map_or(State::Absent, State::of))
-    }
+/// Asks the Engine for the state of a container.
+pub(super) async fn state(client: &Client, name: &str) -> Result<State> {
+    let looked = look(client, name).await;
+    looked.map(|inspected| inspected.as_ref().map_or(State::Absent, State::of))
+}
 
-    /// Returns the Engine's description of a container; `None` if there is none.
-    pub(super) async fn look(&self, client: &Client, name: &str) -> Result<Option<ContainerInspectResponse>> {
-        match within(LOOK_WAIT, client.inspect_container(name, None)).await {
-            Ok(inspected) => Ok(Some(inspected)),
-            Err(error) if fault::status(&error) == Some(404) => Ok(None),
-            Err(error) => Err(fault::failed("look at a box", error)),
-        }
+/// Returns the Engine's description of a container; `None` if there is none.
+pub(super) async fn look(client: &Client, name: &str) -> Result<Option<ContainerInspectResponse>> {
+    match within(LOOK_WAIT, client.inspect_container(name, None)).await {
+        Ok(inspected) => Ok(Some(inspected)),
+        Err(error) if fault::status(&error) == Some(404) => Ok(None),
+        Err(error) => Err(fault::failed("look at a box", error)),
     }
 }

@@ -190,11 +190,11 @@ fn is_root() -> bool {
 
 #[cfg(test)]
 mod test {
-    use super::{Level, local_findings};
+    use super::{Level, Wanted, local_findings};
 
     #[tokio::test]
     async fn what_is_missing_always_says_what_to_do() {
-        let findings = local_findings().await;
+        let findings = local_findings(&Wanted::default()).await;
         for area in ["host", "native", "docker", "proot"] {
             assert!(findings.iter().any(|finding| finding.area == area), "{area}");
         }
