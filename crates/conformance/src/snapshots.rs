@@ -342,7 +342,7 @@ async fn bounded(subject: Subject) {
     let within = inside.guest.write_file("/workspace/more", None, super::subject::pieces(&noise(20 << 20))).await;
     within.expect("there is room");
     let above = inside.guest.write_file("/workspace/most", None, super::subject::pieces(&noise(20 << 20))).await;
-    assert!(matches!(above, Err(Error::Full(_))), "{above:?}");
+    assert!(matches!(above, Err(Error::NoSpace)), "{above:?}");
 }
 
 async fn deep(subject: Subject) {

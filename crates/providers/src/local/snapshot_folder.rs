@@ -90,8 +90,14 @@ impl SnapshotFolder {
         Ok(top)
     }
 
-    /// Completes the snapshot, so that it is there after a crash of the host.
+    /// Completes the snapshot, so that it is there after a crash of the host. The layers below the topmost
+    /// are on the disk already.
     pub(crate) fn finish(&self, image: Option<String>) -> io::Result<()> {
+        match File::open(layer(&self.0, 0)) {
+            // Of a snapshot that is no layers.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            top => top?.sync_data()?,
+        }
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(self.0.join(RECORD))?;
         file.write_all(&serde_json::to_vec(&SnapshotRecord { format: FORMAT, image })?)?;
         file.sync_data()?;

@@ -26,7 +26,8 @@ pub(super) fn obstacle() -> Option<String> {
     Some(format!("The kernel has no EROFS ({error}), so boxes have no snapshots: load the module erofs."))
 }
 
-/// Writes the changes of a box, whose processes stand still, into the folder of a snapshot.
+/// Writes the changes of a box, whose processes stand still, into the folder of a snapshot. They are on the
+/// disk when that is finished.
 pub(super) async fn keep(folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<u64> {
     let Some(base) = record.id_base else {
         return Err(Error::NotSupported("the box was made without privileges, so it has no snapshots".to_owned()));
@@ -41,7 +42,6 @@ pub(super) async fn keep(folder: &BoxFolder, record: &Record, new: &SnapshotFold
     let work = move || {
         let out = new.begin(&folder)?;
         erofs::write(trees(&folder)?, Ids { base, count: IDS_PER_BOX }, &out)?;
-        out.sync_data()?;
         new.size_bytes()
     };
     let written = tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)));
