@@ -60,8 +60,6 @@ impl<'a> Boxes<'a> {
     /// Makes a box of a snapshot.
     pub async fn spawn_of(&self, snapshot: &str) -> Result<Sandbox> {
         let request = SpawnRequest {
-            image: None,
-            provider: None,
             snapshot: Some(snapshot.to_owned()),
             ttl: self.request.ttl.clone(),
             metadata: self.request.metadata.clone(),
@@ -90,16 +88,17 @@ impl<'a> Boxes<'a> {
     /// Removes all boxes with the label of this run and its snapshots, also those whose making was
     /// interrupted.
     pub async fn remove_all(&self) -> Result<()> {
+        let left = self.client.list().await?;
+        let ours = left.into_iter().filter(|sandbox| sandbox.metadata.0.get(LABEL) == Some(&self.run));
+        let removals = futures_util::stream::iter(ours.map(|sandbox| async move { self.destroy(&sandbox.id).await }));
+        let results: Vec<Result<()>> = removals.buffer_unordered(REMOVED_AT_ONCE).collect().await;
+        results.into_iter().collect::<Result<()>>()?;
         let name = self.snapshot_name();
         for snapshot in self.client.snapshots().await? {
             if snapshot.name.as_ref() == Some(&name) {
                 self.delete_snapshot(&snapshot.id).await?;
             }
         }
-        let left = self.client.list().await?;
-        let ours = left.into_iter().filter(|sandbox| sandbox.metadata.0.get(LABEL) == Some(&self.run));
-        let removals = futures_util::stream::iter(ours.map(|sandbox| async move { self.destroy(&sandbox.id).await }));
-        let results: Vec<Result<()>> = removals.buffer_unordered(REMOVED_AT_ONCE).collect().await;
-        results.into_iter().collect()
+        Ok(())
     }
 }
