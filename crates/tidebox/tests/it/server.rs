@@ -14,7 +14,7 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 
 /// The longest wait for any condition.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(50);
 /// Settings for the provider whose boxes are memory: for the rules of the API.
 pub const MOCK: &str = "providers.native.enabled=false providers.mock.enabled=true providers.default=mock";
 /// Settings for the provider whose boxes are real.
@@ -416,7 +416,7 @@ pub fn http_client() -> reqwest::ClientBuilder {
 }
 
 fn http() -> reqwest::Client {
-    http_client().timeout(Duration::from_secs(120)).build().unwrap()
+    http_client().timeout(Duration::from_secs(300)).build().unwrap()
 }
 
 /// Keeps the log and finds the line with the server's address.
