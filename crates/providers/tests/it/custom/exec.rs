@@ -75,7 +75,7 @@ async fn limits_and_full_boxes_keep_their_meaning() {
 fn lines(lines: &[&str]) -> Reply {
     let body: String = lines.iter().map(|line| format!("{line}\n")).collect();
     Reply::Raw(format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
         body.len()
     ))
 }

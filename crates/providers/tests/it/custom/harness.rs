@@ -148,5 +148,8 @@ pub(crate) async fn inside(
 }
 
 pub(crate) fn raw(status: &str, content_type: &str, body: &str) -> String {
-    format!("HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    )
 }
