@@ -328,8 +328,9 @@ impl<B: Backend> Provider for Local<B> {
         let probe = self.inner.backend.parts().tasks.spawn(async move { inner.probe().await });
         match tokio::time::timeout(PROBE_WAIT, probe).await {
             Ok(_) => Health { error: self.inner.probed().0.error },
-            // The probe goes on, and the next call has its result.
-            Err(_) => Health { error: B::SLOW_PROBE.map(str::to_owned).or(last.error) },
+            // The probe goes on, and the next call has its result. Until then the last one holds: a host
+            // that is busy makes boxes, though slowly.
+            Err(_) => Health { error: last.error },
         }
     }
 

@@ -95,7 +95,6 @@ impl Drop for FirecrackerBackend {
 impl Backend for FirecrackerBackend {
     const NAME: &'static str = "firecracker";
     const COPIES_IMAGE: bool = true;
-    const SLOW_PROBE: Option<&'static str> = None;
     const DEFAULT_IMAGE: &'static str = "debian:stable-slim";
     const KEEPS_MEMORY: bool = true;
 

@@ -38,10 +38,6 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
     const NAME: &'static str;
     /// True if a box has a copy of its image, so that the image may be removed while it runs.
     const COPIES_IMAGE: bool;
-    /// Error while a probe takes longer than a second; `None` if the last result stands until it
-    /// ends.
-    const SLOW_PROBE: Option<&'static str>;
-
     /// Image of a spawn that names none; also whether there is an image [`super::image::HOST`].
     const DEFAULT_IMAGE: &'static str;
 

@@ -67,7 +67,6 @@ impl Drop for NativeBackend {
 impl Backend for NativeBackend {
     const NAME: &'static str = "native";
     const COPIES_IMAGE: bool = false;
-    const SLOW_PROBE: Option<&'static str> = Some("Making a box takes longer than a second: the host is overloaded.");
     const DEFAULT_IMAGE: &'static str = HOST;
 
     type Socket = UnixListener;

@@ -69,7 +69,6 @@ pub struct ProotBackend {
 impl Backend for ProotBackend {
     const NAME: &'static str = "proot";
     const COPIES_IMAGE: bool = true;
-    const SLOW_PROBE: Option<&'static str> = None;
     const DEFAULT_IMAGE: &'static str = HOST;
 
     type Socket = UnixListener;

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{SandboxId, State, StopReason, WorkerId};
-use futures_util::StreamExt;
-use futures_util::stream;
-use providers::Provider;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use providers::{Found, Provider};
 use serde_json::json;
 
 use super::error::{Error, Result, provider_error};
@@ -61,7 +60,7 @@ impl Control {
         // Rows are read first. A box created after this read is in `in_progress`, or has a row below.
         self.settle_pauses(runtime, name, (worker, provider)).await?;
         let mut rows = self.store.running(worker, provider).await?;
-        let found = within(INVENTORY_WAIT, runtime.inventory()).await.map_err(|error| provider_error(name, error))?;
+        let found = listed_by(runtime, name).await?;
         let alive: HashSet<&SandboxId> = found.iter().filter(|found| found.alive).map(|found| &found.id).collect();
         if let Some(provider) = provider {
             self.replace_lost_warm(provider, &alive, seen);
@@ -69,8 +68,17 @@ impl Control {
         rows.retain(|row| !alive.contains(row));
         let lost = stream::iter(rows).map(|id| self.end_lost(id, name));
         let mut outcomes: Vec<_> = lost.buffer_unordered(AT_ONCE).collect().await;
-        let orphans = stream::iter(found).map(|found| self.remove_if_orphan(runtime, name, found.id));
-        outcomes.extend(orphans.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await);
+        let looks = stream::iter(found)
+            .map(async |found| Ok::<_, Error>(self.is_orphan(&found.id).await?.then_some(found.id)))
+            .buffer_unordered(AT_ONCE);
+        let orphans: Vec<_> = looks.try_filter_map(async |orphan| Ok(orphan)).try_collect().await?;
+        if !orphans.is_empty() {
+            // A request may have removed one since the first look.
+            let still: HashSet<_> = listed_by(runtime, name).await?.into_iter().map(|found| found.id).collect();
+            let orphans = orphans.into_iter().filter(|id| still.contains(id));
+            let removals = stream::iter(orphans).map(|id| self.remove_orphan(runtime, name, id));
+            outcomes.extend(removals.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await);
+        }
         Ok(outcomes.into_iter().filter_map(std::result::Result::err).collect())
     }
 
@@ -99,24 +107,30 @@ impl Control {
         end.await.map_err(|error| (id.clone(), error))
     }
 
-    /// Removes a box that belongs to no active sandbox.
-    async fn remove_if_orphan(&self, runtime: &dyn Provider, name: &str, id: SandboxId) -> Result<(), Kept> {
-        let remove = async {
-            // Before the row is read, too: a box of the warm pool leaves the pool when it has a row.
-            if self.is_in_hand(&id) {
-                return Ok(());
-            }
-            let row = self.store.sandbox(&id).await?;
-            if row.is_some_and(|row| row.state.is_active()) || self.is_in_hand(&id) {
-                return Ok(());
-            }
-            tracing::warn!(%id, provider = name, "removing a box that belongs to no sandbox");
-            within(REMOVAL_WAIT, runtime.stop(&id)).await.map_err(|error| provider_error(name, error))?;
-            self.publish_action("orphan_removed", Some(&id), json!({"provider": name}));
-            Ok(())
-        };
-        remove.await.map_err(|error: Error| (id.clone(), error))
+    /// Returns whether a box belongs to no active sandbox.
+    async fn is_orphan(&self, id: &SandboxId) -> Result<bool> {
+        // Before the row is read, too: a box of the warm pool leaves the pool when it has a row.
+        if self.is_in_hand(id) {
+            return Ok(false);
+        }
+        let row = self.store.sandbox(id).await?;
+        Ok(!row.is_some_and(|row| row.state.is_active()) && !self.is_in_hand(id))
     }
+
+    /// Removes a box without a sandbox.
+    async fn remove_orphan(&self, runtime: &dyn Provider, name: &str, id: SandboxId) -> Result<(), Kept> {
+        tracing::warn!(%id, provider = name, "removing a box that belongs to no sandbox");
+        match within(REMOVAL_WAIT, runtime.stop(&id)).await {
+            Ok(()) => self.publish_action("orphan_removed", Some(&id), json!({"provider": name})),
+            Err(error) => return Err((id, provider_error(name, error))),
+        }
+        Ok(())
+    }
+}
+
+/// Returns the boxes that a runtime holds.
+async fn listed_by(runtime: &dyn Provider, name: &str) -> Result<Vec<Found>> {
+    within(INVENTORY_WAIT, runtime.inventory()).await.map_err(|error| provider_error(name, error))
 }
 
 /// Waits for a runtime's answer for at most `wait`.

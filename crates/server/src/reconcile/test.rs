@@ -125,6 +125,18 @@ async fn an_orphan_that_cannot_be_removed_does_not_keep_the_others() {
     assert!(two.is_destroyed(&lost).await);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_box_that_a_request_removes_during_a_comparison_is_no_orphan() {
+    let two = Two::new().await;
+    let id = two.a_box_of("first", LONG).await;
+    two.app.control.destroy(id.as_str()).await.unwrap();
+    until("its end", async || two.is_destroyed(&id).await).await;
+    two.first.stopped.lock().clear();
+    two.first.remove_after_inventory(&id);
+    assert!(two.app.control.reconcile_provider("first").await.unwrap().is_empty());
+    assert!(two.first.stopped.lock().is_empty(), "it is removed once more");
+}
+
 /// Returns a service with a sandbox of `mock`.
 async fn with_a_box() -> (TestApp, Mock, SandboxId) {
     let mock = Mock::new(|| domain::Timestamp::UNIX_EPOCH);

@@ -156,6 +156,9 @@ pub(crate) struct TestProvider {
     pub(crate) mock: Mock,
     hangs: AtomicBool,
     fails: AtomicBool,
+    /// Boxes that only the next inventory has.
+    removed: Mutex<Vec<Found>>,
+    pub(crate) stopped: Mutex<Vec<SandboxId>>,
     disk_usages: Mutex<HashMap<SandboxId, DiskUsage>>,
     kernel_usages: Mutex<HashMap<SandboxId, u64>>,
     disk: Mutex<Option<BoxDisk>>,
@@ -174,6 +177,8 @@ impl TestProvider {
             mock: Mock::new(|| Timestamp::UNIX_EPOCH),
             hangs: AtomicBool::new(false),
             fails: AtomicBool::new(false),
+            removed: Mutex::default(),
+            stopped: Mutex::default(),
             disk_usages: Mutex::default(),
             kernel_usages: Mutex::default(),
             disk: Mutex::default(),
@@ -191,6 +196,11 @@ impl TestProvider {
     /// Lets all later inventories fail.
     pub(crate) fn fail(&self) {
         self.fails.store(true, Ordering::SeqCst);
+    }
+
+    /// Adds a box to the next inventory, as if it were removed right after it.
+    pub(crate) fn remove_after_inventory(&self, id: &SandboxId) {
+        self.removed.lock().push(Found { id: id.clone(), alive: true });
     }
 
     /// Lets boxes be paused. Their memory is never handed back: [`Self::fail`] says so at once, and otherwise
@@ -265,6 +275,7 @@ impl Provider for TestProvider {
 
     async fn stop(&self, id: &SandboxId) -> Result<()> {
         self.answers().await;
+        self.stopped.lock().push(id.clone());
         self.mock.stop(id).await
     }
 
@@ -273,7 +284,9 @@ impl Provider for TestProvider {
         if self.fails.load(Ordering::SeqCst) {
             return Err(Error::failed("list the boxes", "the test asks for it"));
         }
-        self.mock.inventory().await
+        let mut found = self.mock.inventory().await?;
+        found.append(&mut self.removed.lock());
+        Ok(found)
     }
 
     async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>> {

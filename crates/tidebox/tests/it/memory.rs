@@ -50,8 +50,9 @@ async fn is_served(server: &TestServer, id: &str) {
     for stream in [false, true] {
         let exec = json!({"command": "echo honest", "stream": stream});
         let answer = ask(server, "honest", Method::POST, &format!("/sandboxes/{id}/exec"), Some(exec)).await;
-        assert_eq!(answer.status, 200);
-        assert!(String::from_utf8(answer.bytes).unwrap().contains("honest"));
+        let text = String::from_utf8_lossy(&answer.bytes);
+        assert_eq!(answer.status, 200, "{text}");
+        assert!(text.contains("honest"), "{text}");
     }
     assert_eq!(ask(server, "honest", Method::GET, "/sandboxes", None).await.status, 200);
 }

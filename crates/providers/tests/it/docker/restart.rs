@@ -1,30 +1,21 @@
 //! Boxes outlive servers and connections, and the provider notices changes that are made to
 //! containers behind its back.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
 use std::time::Duration;
 
-use domain::{SandboxId, StoreId};
 use futures_util::StreamExt;
-use providers::docker::{Docker, DockerConfig};
 use providers::{Error, OutputEvent, Provider};
 
+use crate::docker::doomed::{self, Doomed};
 use crate::docker::harness::{IMAGE, TestBox, TestProvider, command, new_id, spec};
 use crate::test_box::eventually;
 
-/// Socket of the Engine of the server that is killed.
-const SOCKET: &str = "TIDEBOX_TEST_DOOMED_SOCKET";
-/// Id of that server's store.
-const STORE: &str = "TIDEBOX_TEST_DOOMED_STORE";
 const DOOMED: &str = "a_server_that_is_going_to_be_killed";
 
 /// Runs in a process of its own, started by the next test; does nothing otherwise.
 #[tokio::test]
 async fn a_server_that_is_going_to_be_killed() {
-    let (Ok(socket), Ok(store)) = (std::env::var(SOCKET), std::env::var(STORE)) else { return };
-    let config = DockerConfig { socket, ..DockerConfig::new(StoreId::parse(&store).unwrap()) };
-    let docker = Docker::open(config).await.unwrap();
+    let Some(docker) = doomed::provider().await else { return };
     let id = new_id();
     docker.start(&id, &spec()).await.unwrap();
     let sandbox = TestBox::of(&docker, id.clone());
@@ -37,7 +28,7 @@ async fn a_server_that_is_going_to_be_killed() {
         providers::Command { timeout: Duration::from_secs(600), ..command(&["/bin/cat", "/dev/zero"]) };
     let mut flood = guest.exec(endless_command).await.unwrap();
     assert!(matches!(flood.next().await, Some(Ok(OutputEvent::Stdout(_)))));
-    println!("started {id}");
+    doomed::say_started(&id);
     let drain = async { while flood.next().await.is_some() {} };
     let _ = tokio::join!(guest.write_file("/tmp/endless", None, endless), drain);
 }
@@ -45,20 +36,12 @@ async fn a_server_that_is_going_to_be_killed() {
 #[tokio::test]
 async fn a_box_of_a_server_that_was_killed_in_the_middle_of_transfers_goes_on() {
     let Some(provider) = TestProvider::new().await else { return };
-    let mut server = fixtures::again(module_path!(), DOOMED)
-        .env(SOCKET, &provider.config.socket)
-        .env(STORE, provider.config.store_id.as_str())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
-    let id = lines.map_while(Result::ok).find_map(|line| line.split_once("started ").map(|(_, id)| id.to_owned()));
-    let id = SandboxId::parse(&id.unwrap()).unwrap();
+    let server = Doomed::start(module_path!(), DOOMED, &provider);
+    let id = server.id.clone();
     let watching = TestBox::of(&provider.reopen().await, id.clone());
     eventually("the endless file comes in", || async { watching.sh("test -s /tmp/.tidebox-*").await.exit.code == 0 })
         .await;
-    server.kill().unwrap();
-    server.wait().unwrap();
+    server.kill();
 
     let later = provider.reopen().await;
     let found = later.inventory().await.unwrap();

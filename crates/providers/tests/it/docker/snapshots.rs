@@ -1,19 +1,13 @@
 //! Snapshots that an Engine keeps as images, beyond the conformance suite.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
-use domain::{SandboxId, SnapshotId};
+use domain::SnapshotId;
 use providers::docker::{Docker, DockerConfig};
 use providers::{Error, Pauses, Provider, Snapshots, Spec};
 
+use crate::docker::doomed::{self, Doomed};
 use crate::docker::harness::{SPEAKING, TestBox, TestProvider, engine, new_id, new_store, spec};
 use crate::test_box::{eventually, new_snapshot_id};
 
-/// Environment variable with the socket of the Engine, for the process that is killed.
-const SOCKET: &str = "TIDEBOX_TEST_SNAPSHOT_SOCKET";
-/// Environment variable with the id of its store.
-const STORE: &str = "TIDEBOX_TEST_SNAPSHOT_STORE";
 const DOOMED: &str = "takes_a_snapshot_until_it_is_killed";
 
 fn of(snapshot: &SnapshotId) -> Spec {
@@ -140,14 +134,12 @@ async fn a_paused_box_is_still_paused_for_the_engine_after_its_snapshot() {
 /// Runs in a process of its own, started by the next test; does nothing otherwise.
 #[tokio::test]
 async fn takes_a_snapshot_until_it_is_killed() {
-    let (Ok(socket), Ok(store)) = (std::env::var(SOCKET), std::env::var(STORE)) else { return };
-    let config = DockerConfig { socket, ..DockerConfig::new(domain::StoreId::parse(&store).unwrap()) };
-    let docker = Docker::open(config).await.unwrap();
+    let Some(docker) = doomed::provider().await else { return };
     let id = new_id();
     docker.start(&id, &spec()).await.unwrap();
     let sandbox = TestBox::of(&docker, id.clone());
     sandbox.sh("head -c 100000000 /dev/urandom > /workspace/large").await;
-    println!("started {id}");
+    doomed::say_started(&id);
     docker.snapshots().unwrap().take(&id, &new_snapshot_id()).await.unwrap();
 }
 
@@ -157,18 +149,10 @@ async fn a_server_that_is_killed_during_a_snapshot_leaves_a_box_that_goes_on_and
         return;
     }
     let Some(provider) = TestProvider::with(|config| config.store_id = new_store()).await else { return };
-    let mut server = fixtures::again(module_path!(), DOOMED)
-        .env(SOCKET, &provider.config.socket)
-        .env(STORE, provider.config.store_id.as_str())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
-    let id = lines.map_while(Result::ok).find_map(|line| line.split_once("started ").map(|(_, id)| id.to_owned()));
-    let id = SandboxId::parse(&id.unwrap()).unwrap();
+    let server = Doomed::start(module_path!(), DOOMED, &provider);
+    let id = server.id.clone();
     eventually("the box stands still", || async { provider.docker.paused().await.unwrap().contains(&id) }).await;
-    server.kill().unwrap();
-    server.wait().unwrap();
+    server.kill();
 
     let later = provider.reopen().await;
     eventually("the box goes on", || async { later.paused().await.unwrap().is_empty() }).await;
