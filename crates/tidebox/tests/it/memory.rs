@@ -44,7 +44,8 @@ async fn is_served(server: &TestServer, id: &str) {
     let file = json!({"path": "/workspace/honest", "content": content});
     ask(server, "honest", Method::POST, &format!("/sandboxes/{id}/files"), Some(file)).await.ok();
     let path = format!("/sandboxes/{id}/files?path=/workspace/honest");
-    assert_eq!(ask(server, "honest", Method::GET, &path, None).await.bytes.len(), content.len());
+    let read = ask(server, "honest", Method::GET, &path, None).await;
+    assert_eq!(read.bytes.len(), content.len(), "{}", String::from_utf8_lossy(&read.bytes));
     let listed = ask(server, "honest", Method::GET, &format!("/sandboxes/{id}/files/list?path=/workspace"), None).await;
     assert!(listed.ok().as_array().is_some_and(|entries| !entries.is_empty()));
     for stream in [false, true] {
