@@ -47,6 +47,24 @@ fn one_caller_leaves_room_for_its_neighbour() {
 }
 
 #[test]
+fn what_a_caller_can_do_without_leaves_room_for_its_neighbour() {
+    let budget = Budget::new(30 * MIB as u64);
+    let address = [10, 0, 0, 1];
+    let of_connections = budget.account(Caller::Address(Some(address.into())), Some(address.into()));
+    let greedy = of(&budget, "greedy", address);
+    let (mut held, mut pieces) = (Vec::new(), of_connections.nothing());
+    for _ in 0..200 {
+        held.extend(greedy.reserve(MIB / 4));
+        let _ = pieces.grow_at_ease(MIB / 8);
+    }
+    assert!(pieces.bytes() > MIB && greedy.reserve(MIB / 4).is_err());
+    of(&budget, "honest", address).reserve(MIB).unwrap();
+    // The same bytes, taken as what is needed, would leave nothing.
+    while pieces.grow(MIB / 8).is_ok() {}
+    assert!(of(&budget, "honest", address).reserve(MIB).is_err());
+}
+
+#[test]
 fn made_up_owners_of_one_address_leave_room_for_another_address() {
     let budget = Budget::new(50 * MIB as u64);
     let mut held = Vec::new();

@@ -99,10 +99,13 @@ impl Rule for Intake {
         }
         let needed = if reads == Reads::Head { SMALL_BYTES } else { LONG_BYTES };
         if self.held.bytes() == 0 && self.came >= needed {
-            let taken = self.held.grow(LARGE_BYTES);
-            // A body goes on in small reads. A head is held as a whole, so it fails without memory.
-            if let (Err(spent), Reads::Head) = (taken, reads) {
-                return Err(io::Error::new(io::ErrorKind::OutOfMemory, spent));
+            if reads == Reads::Head {
+                // It is held as a whole.
+                let taken = self.held.grow(LARGE_BYTES);
+                taken.map_err(|spent| io::Error::new(io::ErrorKind::OutOfMemory, spent))?;
+            } else {
+                // Without it the body goes on in small reads.
+                let _ = self.held.grow_at_ease(LARGE_BYTES);
             }
             self.came = 0;
         }
