@@ -48,6 +48,7 @@ pub(crate) async fn provider() -> Option<Docker> {
     Some(Docker::open(config).await.unwrap())
 }
 
+#[expect(clippy::print_stdout, reason = "the test that started the process reads it")]
 pub(crate) fn say_started(id: &SandboxId) {
     println!("{STARTED}{id}");
 }
