@@ -63,7 +63,8 @@ with_spawn_options! {
         #[schema(min_length = 1)]
         pub template: Option<String>,
         /// Id of the snapshot that the sandbox is made of, instead of an image or a template. Its image,
-        /// provider and sizes are those of the snapshot unless set.
+        /// provider and sizes are those of the snapshot unless set; another provider makes it of an image of
+        /// the snapshot's files.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(min_length = 1)]
         pub snapshot: Option<String>,

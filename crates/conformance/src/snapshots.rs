@@ -1,5 +1,7 @@
 //! Snapshots of boxes.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
 use providers::{Error, SandboxId, SnapshotId, Spec};
 
@@ -55,6 +57,12 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         case!("a box that is paused stays paused when a snapshot is taken", paused, Snapshots, Pauses),
         case!("a box that is made of a snapshot runs as the image of its box says", imaged, FileSnapshots, RealImages),
+        case!(
+            "a snapshot of files says how the image of its box runs, for another provider",
+            told,
+            FileSnapshots,
+            RealImages
+        ),
         case!(
             "the disk limit of a box that is made of a snapshot counts what the box writes itself",
             bounded,
@@ -330,6 +338,32 @@ async fn imaged(subject: Subject) {
     assert_eq!(chained.sh(SAYS).await.text(), said.text());
 }
 
+async fn told(subject: Subject) {
+    let of_image = subject.start_as(&subject.full_image()).await;
+    let snapshot = take(&subject, &of_image.id).await;
+    let said = subject.snapshots().image_settings(&snapshot).await.expect("an image can be made of it");
+    let workdir = said.defaults.workdir.unwrap_or_default();
+    let shown = of_image.sh(&format!("test \"$(pwd)\" = '{workdir}' && env")).await;
+    assert_eq!(shown.code(), 0, "{workdir}: {shown:?}");
+    let shown = shown.text();
+    assert!(!said.defaults.env.is_empty());
+    for (key, value) in &said.defaults.env {
+        assert!(shown.lines().any(|line| line == format!("{key}={value}")), "{key} in {shown}");
+    }
+    // All of its files are seen from within, and none of the agent's.
+    let mut archive = of_image.guest.archive("/").await.expect("the root is packed");
+    let mut tar = Vec::new();
+    while let Some(part) = archive.next().await {
+        tar.extend(part.expect("the archive is whole"));
+    }
+    let has = |name: &str| {
+        tar.chunks_exact(512).any(|block| block.starts_with(name.as_bytes()) && block[257..262] == *b"ustar")
+    };
+    assert!(has("etc/") && !has(".tidebox") && !has("proc/") && !has("dev/"));
+    let missing = subject.snapshots().image_settings(&subject.snapshot_id()).await;
+    assert!(matches!(missing, Err(Error::NotFound(_))), "{missing:?}");
+}
+
 async fn bounded(subject: Subject) {
     let mut spec = subject.spec();
     spec.resources.disk_mb = 32;
@@ -349,8 +383,10 @@ async fn deep(subject: Subject) {
     let mut origin = subject.start().await;
     let made = origin.sh("cd /workspace; i=0; while [ $i -lt 1500 ]; do mkdir d && cd -P d; i=$((i+1)); done").await;
     assert_eq!(made.code(), 0, "{}", String::from_utf8_lossy(&made.stderr));
-    let taken = soon("an answer", subject.snapshots().take(&origin.id, &subject.snapshot_id())).await;
-    match taken {
+    // An Engine's time for a path grows with its length.
+    let id = subject.snapshot_id();
+    let taken = tokio::time::timeout(Duration::from_secs(150), subject.snapshots().take(&origin.id, &id)).await;
+    match taken.expect("an answer in time") {
         Ok(_) => {}
         Err(Error::Invalid(message)) => {
             assert!(message.contains("nested"), "{message}");

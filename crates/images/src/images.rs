@@ -12,8 +12,8 @@ use crate::config::{ImagesConfig, PullPolicy};
 use crate::desk::Interest;
 use crate::error::{Error, Result};
 use crate::garbage::Pruned;
-use crate::image::{Detail, Image, ImageGuard};
-use crate::import::Archive;
+use crate::image::{Detail, Image, ImageGuard, Run};
+use crate::import::{Archive, Expected};
 use crate::name::{Name, Wanted, not_here};
 use crate::progress::{Progress, watching};
 use crate::store::Store;
@@ -142,7 +142,23 @@ impl Images {
     /// share of them.
     pub async fn import_for(&self, name: Option<&str>, archive: Archive, asker: Option<Asker>) -> Result<Vec<Image>> {
         let name = name.map(Name::parse).transpose()?;
-        self.inner.import(name, archive, asker).await
+        self.inner.import(Expected::Any(name), archive, asker).await
+    }
+
+    /// Imports a tar of a root file system as an image with these settings. No file in it is taken for
+    /// the table of contents of an archive of images. The import ends when the future is dropped.
+    ///
+    /// # Errors
+    /// As [`Images::import_for`].
+    pub async fn import_root(&self, name: &str, run: Run, archive: Archive) -> Result<Image> {
+        let images = self.inner.import(Expected::Root(Name::parse(name)?, run), archive, None).await?;
+        images.into_iter().next().ok_or_else(|| Error::failed("import an image", "nothing came of it"))
+    }
+
+    /// Returns the names of images in the store that begin with `start`. Reads nothing from disk.
+    #[must_use]
+    pub fn names_from(&self, start: &str) -> Vec<String> {
+        self.inner.layout.names_from(start)
     }
 
     /// Lists all images, by name.

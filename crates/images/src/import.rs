@@ -5,6 +5,8 @@
 //! written to a file. Its statements are checked like those of a registry: every blob goes into
 //! the layout under the digest of its content.
 
+mod expected;
+mod names;
 mod place;
 
 use std::collections::HashMap;
@@ -39,15 +41,14 @@ use crate::rootfs::contents::{Contents, HEAD, compression_of};
 use crate::rootfs::layer::Compression;
 use crate::rootfs::stream::decoder;
 use crate::store::Store;
+use names::names_of;
 use place::Place;
+
+pub(super) use expected::Expected;
 
 /// Bytes of an archive. An error ends the import, which returns it.
 pub type Archive = BoxStream<'static, Result<Bytes>>;
 
-/// Most images in one archive.
-const IMAGES_MAX: usize = 256;
-/// Most names of all images in one archive.
-const NAMES_MAX: usize = 1024;
 /// Bytes copied between two checks of the free space.
 const LOOK_BYTES: u64 = 4 << 20;
 
@@ -94,10 +95,10 @@ struct Opened {
 }
 
 impl Store {
-    /// Imports the images of an archive; `name` is for the only one in it.
+    /// Imports the images of an archive.
     pub(super) async fn import(
         self: &Arc<Self>,
-        name: Option<Name>,
+        expected: Expected,
         archive: Archive,
         asker: Option<Asker>,
     ) -> Result<Vec<Image>> {
@@ -109,7 +110,7 @@ impl Store {
         let importing = self.pulls.tasks.spawn(async move {
             let _place = place;
             let work = Arc::new(store.layout.work(stop));
-            let imported = store.import_all(&work, name, archive).await;
+            let imported = store.import_all(&work, expected, archive).await;
             let brought = work.end();
             match imported {
                 Ok((images, _held)) => {
@@ -131,13 +132,13 @@ impl Store {
     async fn import_all(
         self: &Arc<Self>,
         work: &Arc<Work>,
-        name: Option<Name>,
+        expected: Expected,
         archive: Archive,
     ) -> Result<(Vec<Image>, Vec<ImageGuard>)> {
         let spool = work.unless_stopped(self.write_down(archive)).await??;
         let reading = Arc::clone(work);
         let ready = self
-            .long_work("read an archive", move |store| Reader { store, work: &reading }.archive(&spool, name))
+            .long_work("read an archive", move |store| Reader { store, work: &reading }.archive(&spool, expected))
             .await?;
         let (state, _) = watch::channel(State::Going(Progress::Resolving));
         let (mut images, mut all_held): (Vec<Image>, Vec<_>) = (Vec::new(), Vec::new());
@@ -202,7 +203,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Detects the kind of an archive and puts its content into the layout.
-    fn archive(self, spool: &Spool, name: Option<Name>) -> Result<Vec<Ready>> {
+    fn archive(self, spool: &Spool, expected: Expected) -> Result<Vec<Ready>> {
         let _turn = Turn::take();
         let fails = |error| disk::failed("read an archive", error);
         let mut file = File::open(&spool.path).map_err(fails)?;
@@ -215,6 +216,12 @@ impl Reader<'_> {
         if contents.members == 0 {
             return Err(Error::Invalid("the archive holds nothing".to_owned()));
         }
+        let name = match expected {
+            Expected::Any(name) => name,
+            Expected::Root(name, run) => {
+                return Ok(vec![self.root_image(&mut file, compression, &contents, name, &run)?]);
+            }
+        };
         let is_layout = contents.find("index.json").is_some() && contents.find("oci-layout").is_some();
         let has_table = contents.find("manifest.json").is_some();
         if !is_layout && !has_table {
@@ -272,6 +279,18 @@ impl Reader<'_> {
                 "the archive holds a root directory and no name; give the image one such as `my-image:1`".to_owned(),
             ));
         };
+        self.root_image(file, compression, contents, name, &Run::default())
+    }
+
+    /// Puts a root directory into the layout, as an image with these settings.
+    fn root_image(
+        self,
+        file: &mut File,
+        compression: Compression,
+        contents: &Contents,
+        name: Name,
+        run: &Run,
+    ) -> Result<Ready> {
         let size = file.metadata().map_err(|error| disk::failed("read an archive", error))?.len();
         let layer = self.take_layer(file, 0, size, compression)?;
         let host = Platform::host();
@@ -279,7 +298,7 @@ impl Reader<'_> {
             "architecture": host.architecture,
             "variant": host.variant,
             "os": host.os,
-            "config": {},
+            "config": run.config(),
             "rootfs": {"type": "layers", "diff_ids": [contents.digest]},
             "history": [{"created_by": "tidebox image import"}],
         });
@@ -539,40 +558,6 @@ impl Opened {
             return Err(Error::Invalid(format!("the archive's blob {} is not what its name says", shown(&digest))));
         }
         Ok(bytes)
-    }
-}
-
-/// Returns the names of each image of an archive: the caller's `name` for the only image, or the
-/// names that the archive states.
-fn names_of<T>(name: Option<Name>, images: &[T], says: impl Fn(&T) -> Vec<String>) -> Result<Vec<Vec<Name>>> {
-    if images.len() > IMAGES_MAX {
-        return Err(Error::Invalid(format!("the archive holds {} images, more than {IMAGES_MAX}", images.len())));
-    }
-    let mut count = 0;
-    match (name, images) {
-        (_, []) => Err(Error::Invalid("the archive holds no image".to_owned())),
-        (Some(name), [_]) => Ok(vec![vec![name]]),
-        (Some(_), _) => Err(Error::Invalid(format!(
-            "the archive holds {} images, and one name cannot be for all of them; leave it out",
-            images.len()
-        ))),
-        (None, images) => images
-            .iter()
-            .map(|image| {
-                let names = says(image);
-                count += names.len();
-                if names.is_empty() {
-                    return Err(Error::Invalid(
-                        "the archive does not say what its image is called; give it a name such as `my-image:1`"
-                            .to_owned(),
-                    ));
-                }
-                if count > NAMES_MAX {
-                    return Err(Error::Invalid(format!("the archive has more than {NAMES_MAX} names for its images")));
-                }
-                names.iter().map(|name| Name::parse(name)).collect()
-            })
-            .collect(),
     }
 }
 

@@ -133,6 +133,13 @@ impl Layout {
         found.map(|manifest| manifest.digest().to_string())
     }
 
+    /// Returns the names that begin with `start`.
+    pub(super) fn names_from(&self, start: &str) -> Vec<String> {
+        let state = self.inner.lock();
+        let names = state.manifests.iter().filter_map(name_of);
+        names.filter(|name| name.starts_with(start)).map(str::to_owned).collect()
+    }
+
     /// Removes a name; returns `false` if no manifest had it. The manifest stays.
     pub(super) fn remove_ref(&self, name: &str) -> io::Result<bool> {
         let found = self.find(name).is_some();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use guest_protocol::Defaults;
 use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType};
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::digest::is_digest;
 use crate::error::{Error, Result};
@@ -204,12 +205,17 @@ impl Run {
         }
         Ok(run)
     }
+
+    /// Returns the settings as the `config` of an image's configuration has them.
+    pub(super) fn config(&self) -> Value {
+        let Run { defaults: Defaults { env, workdir, user }, entrypoint } = self;
+        let env: Vec<String> = env.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        json!({"Env": env, "WorkingDir": workdir, "User": user, "Entrypoint": entrypoint})
+    }
 }
 
 #[cfg(test)]
 mod test {
-    use serde_json::{Value, json};
-
     use super::*;
 
     fn digest(byte: &str) -> String {
@@ -319,6 +325,8 @@ mod test {
         assert_eq!(read.defaults.workdir.as_deref(), Some("/srv"));
         assert_eq!(read.defaults.user.as_deref(), Some("app:app"));
         assert_eq!(read.entrypoint, ["/init", "-v", "x"]);
+        assert_eq!(run(read.config()).unwrap(), read);
+        assert_eq!(run(Run::default().config()).unwrap(), Run::default());
         for nothing in [json!(null), json!({}), json!({"User": "", "WorkingDir": "/", "Env": null, "Cmd": null})] {
             assert_eq!(run(nothing).unwrap(), Run::default());
         }

@@ -105,6 +105,11 @@ pub trait ImageSource: fmt::Debug + Send + Sync {
     /// Returns the digest that the name stands for on this host, `sha256:…`, or `None` while the
     /// image is not here.
     async fn digest(&self, image: &str) -> Option<String>;
+
+    /// Returns the store of this server, if that is the source.
+    fn store(&self) -> Option<&Images> {
+        None
+    }
 }
 
 #[async_trait]
@@ -119,6 +124,10 @@ impl ImageSource for Images {
 
     async fn digest(&self, image: &str) -> Option<String> {
         self.find(image).ok().flatten()
+    }
+
+    fn store(&self) -> Option<&Images> {
+        Some(self)
     }
 }
 

@@ -4,8 +4,9 @@ use std::fmt;
 
 use async_trait::async_trait;
 use domain::{SandboxId, SnapshotId};
+use images::Run;
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// Content of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +44,16 @@ pub trait Snapshots: fmt::Debug + Send + Sync {
     /// Returns whether snapshots have the memory of their boxes, and not only the files.
     fn has_memory(&self) -> bool {
         false
+    }
+
+    /// Returns the settings of the image of a snapshot's box, with which all its files can become an image
+    /// for another provider.
+    ///
+    /// - A snapshot that does not exist is [`crate::Error::NotFound`].
+    /// - A snapshot that lacks files of its box, or has its memory, is [`crate::Error::NotSupported`].
+    async fn image_settings(&self, snapshot: &SnapshotId) -> Result<Run> {
+        let _ = snapshot;
+        Err(Error::NotSupported("its provider takes no image out of a snapshot".to_owned()))
     }
 
     /// Removes a snapshot.

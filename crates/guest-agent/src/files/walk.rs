@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::rc::Rc;
 
-use guest_protocol::{FileScope, PATH_BYTES_MAX};
+use guest_protocol::{AGENT_DIR, FileScope, PATH_BYTES_MAX};
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use ignore::overrides::{Override, OverrideBuilder};
@@ -22,8 +22,8 @@ const PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
 const GITIGNORE_BYTES_MAX: u64 = 256 * 1024;
 /// Maximum number of directories above the start whose `.gitignore` counts.
 const PARENTS_MAX: usize = 64;
-/// Directories of virtual, endless files, entered only if the start is in them.
-const KERNEL_DIRS: [&[u8]; 3] = [b"/proc", b"/sys", b"/dev"];
+/// Directories of virtual, endless files and of the agent, entered only if the start is in them.
+const APART: [&[u8]; 4] = [b"/proc", b"/sys", b"/dev", AGENT_DIR.as_bytes()];
 const OPEN_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// A file that the walk has come to.
@@ -136,7 +136,7 @@ impl Walk {
         if !self.with_hidden && name.starts_with(b".") || self.with_gitignore && name == b".git" {
             return false;
         }
-        if is_dir && KERNEL_DIRS.contains(&entry.path.as_slice()) {
+        if is_dir && APART.contains(&entry.path.as_slice()) {
             return false;
         }
         let path = Path::new(OsStr::from_bytes(&entry.path));

@@ -205,6 +205,10 @@ impl Snapshots for Docker {
         self.tracked(work, TAKE).await
     }
 
+    async fn image_settings(&self, snapshot: &SnapshotId) -> Result<Run> {
+        Ok(self.inner.image_of(self.inner.client()?, snapshot).await?.run)
+    }
+
     async fn remove(&self, snapshot: &SnapshotId) -> Result<()> {
         self.inner.takes.ended(snapshot).await;
         let client = self.inner.client()?;

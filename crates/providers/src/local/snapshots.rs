@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use domain::{SandboxId, SnapshotId};
+use images::{ImageGuard, Run};
 
 use super::backend::Backend;
 use super::boxes::Entry;
@@ -92,21 +93,23 @@ impl<B: Backend> Inner<B> {
         Ok(Taken { size_bytes, has_memory: B::KEEPS_MEMORY })
     }
 
-    /// Returns the image and the folder of the snapshot that `spec` names.
+    /// Returns the image of a snapshot for `spec`; `None` for `host`.
     pub(super) fn image_of_snapshot(&self, spec: &Spec, snapshot: &SnapshotId) -> Result<Option<Image>> {
         let begin = Instant::now();
+        let Some(held) = self.held_of_snapshot(snapshot)? else { return Ok(None) };
+        held.run().check(&spec.image, spec.entrypoint)?;
+        Ok(Some(Image { held, entrypoint: spec.entrypoint, took: begin.elapsed() }))
+    }
+
+    /// Returns the image of a snapshot, held; `None` for `host`.
+    fn held_of_snapshot(&self, snapshot: &SnapshotId) -> Result<Option<ImageGuard>> {
         let missing = || Error::NotFound(format!("there is no snapshot {snapshot}"));
         let record = self.backend.parts().folders.snapshot(snapshot).read().ok_or_else(missing)?;
         let Some(digest) = record.image else { return Ok(None) };
         let held = self.backend.parts().images.as_ref().and_then(|images| images.hold(&digest));
-        let Some(held) = held else {
-            return Err(Error::failed(
-                "make a box of a snapshot",
-                format!("the image {digest} is gone from the store"),
-            ));
-        };
-        held.run().check(&spec.image, spec.entrypoint)?;
-        Ok(Some(Image { held, entrypoint: spec.entrypoint, took: begin.elapsed() }))
+        held.map(Some).ok_or_else(|| {
+            Error::failed("make a box of a snapshot", format!("the image {digest} is gone from the store"))
+        })
     }
 
     /// Holds the images of the snapshots that an earlier server took.
@@ -172,6 +175,16 @@ impl<B: Backend> Snapshots for Local<B> {
 
     fn has_memory(&self) -> bool {
         B::KEEPS_MEMORY
+    }
+
+    async fn image_settings(&self, snapshot: &SnapshotId) -> Result<Run> {
+        let held = self.inner.held_of_snapshot(snapshot)?;
+        if B::KEEPS_MEMORY {
+            return Err(Error::NotSupported("it has the memory of its machine, which goes on nowhere else".to_owned()));
+        }
+        held.map(|held| held.run().clone()).ok_or_else(|| {
+            Error::NotSupported("it lacks the programs of `host`, on which its sandbox was made".to_owned())
+        })
     }
 
     async fn remove(&self, snapshot: &SnapshotId) -> Result<()> {

@@ -13,7 +13,8 @@ use tokio::sync::oneshot;
 
 use super::error::{Error, Resource, Result};
 use super::service::Control;
-use super::snapshots::{NewSnapshotRequest, of_snapshot, shutting_down};
+use super::snapshot_spawns::of_snapshot;
+use super::snapshots::{NewSnapshotRequest, shutting_down};
 use super::spawn::SpawnRequest;
 use crate::operation_metrics::Operation;
 use crate::store::Sandbox;

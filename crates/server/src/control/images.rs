@@ -129,7 +129,7 @@ impl Control {
         Ok(pruned)
     }
 
-    fn image_store(&self) -> Result<&Images> {
+    pub(super) fn image_store(&self) -> Result<&Images> {
         let missing = || Error::Unavailable("this server has no image store".to_owned());
         self.registry.images().ok_or_else(missing)
     }
@@ -205,7 +205,7 @@ pub(super) struct AwaitedImage {
 }
 
 /// Converts a failure of the image store into the caller's error.
-fn fault(name: &str, error: images::Error) -> Error {
+pub(super) fn fault(name: &str, error: images::Error) -> Error {
     use images::Error as E;
     match error {
         E::Invalid(text) | E::TooLarge(text) => Error::Invalid(text),

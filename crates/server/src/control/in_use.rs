@@ -1,6 +1,7 @@
 //! Requests that use sandboxes now, and turns to pause them.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -108,15 +109,21 @@ impl Drop for Using {
     }
 }
 
-/// Turns to pause and resume sandboxes, one at a time for each.
-#[derive(Debug, Default)]
-pub(super) struct Turns {
-    locks: Mutex<HashMap<SandboxId, Arc<AsyncMutex<()>>>>,
+/// Turns to change something, one at a time for each.
+#[derive(Debug)]
+pub(super) struct Turns<K = SandboxId> {
+    locks: Mutex<HashMap<K, Arc<AsyncMutex<()>>>>,
 }
 
-impl Turns {
-    /// Waits for the turn of a sandbox.
-    pub(super) async fn take(&self, id: &SandboxId) -> OwnedMutexGuard<()> {
+impl<K> Default for Turns<K> {
+    fn default() -> Self {
+        Self { locks: Mutex::default() }
+    }
+}
+
+impl<K: Eq + Hash + Clone> Turns<K> {
+    /// Waits for the turn of one.
+    pub(super) async fn take(&self, id: &K) -> OwnedMutexGuard<()> {
         let lock = {
             let mut locks = self.locks.lock();
             if locks.len() >= TURNS_MAX {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use domain::{SandboxId, State, StopReason, Timestamp};
+use domain::{SandboxId, SnapshotId, State, StopReason, Timestamp};
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -72,6 +72,8 @@ pub struct Control {
     pub(super) in_use: InUse,
     /// Turns to pause and resume sandboxes, and to set deadlines late.
     pub(super) turns: Turns,
+    /// Turns to make images of snapshots.
+    pub(super) imaging: Turns<SnapshotId>,
     /// Boxes that are kept ready.
     pub(super) warm_pool: Arc<WarmPool>,
     /// Deadlines that boxes of the warm pool get after their spawns.
@@ -126,6 +128,7 @@ impl Control {
             looks: Looks::default(),
             in_use: InUse::default(),
             turns: Turns::default(),
+            imaging: Turns::default(),
             late_deadlines: LateDeadlines::default(),
         })
     }

@@ -5,23 +5,22 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::{Resources, SizeOptions, SnapshotId, SpawnOptions};
+use domain::SnapshotId;
 use providers::{Chain, Provider, Snapshots};
 use serde_json::json;
 
 use super::error::{Error, Resource, Result, provider_error};
 use super::guests::runtime_error;
 use super::inventory::within;
-use super::runtime::{LOCAL_WORKER, Offer};
+use super::runtime::LOCAL_WORKER;
 use super::service::Control;
 use super::snapshots_in_hand::SnapshotInHand;
-use super::spawn::SpawnRequest;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
 use crate::store::{NewSnapshot, Sandbox, Snapshot, SnapshotCursor, SnapshotFilter, SnapshotState};
 
-/// Longest time to take or remove one snapshot: that of a disk which is full of small files.
-const SNAPSHOT_WAIT: Duration = Duration::from_secs(600);
+/// Longest time to take, remove or convert one snapshot: that of a disk which is full of small files.
+pub(super) const SNAPSHOT_WAIT: Duration = Duration::from_secs(600);
 /// Deadline of a provider for the list of its snapshots.
 const LIST_WAIT: Duration = Duration::from_secs(20);
 /// Maximum length of a snapshot's name, in characters.
@@ -166,7 +165,7 @@ impl Control {
     }
 
     /// Checks that sandboxes have boxes of their own.
-    fn check_not_shared(&self) -> Result<()> {
+    pub(super) fn check_not_shared(&self) -> Result<()> {
         if self.separates_users() {
             return Err(Error::NotSupported(
                 "users share boxes here (`pool.enabled`), and a part of a box has no snapshots".to_owned(),
@@ -234,6 +233,7 @@ impl Control {
             let removed = within(SNAPSHOT_WAIT, snapshots.remove(id)).await;
             removed.map_err(|error| provider_error(&row.provider, error))?;
         }
+        self.remove_image_of_snapshot(id).await?;
         if self.store.delete_snapshot(id).await? && !row.is_temporary {
             let data = json!({"snapshot_id": id.as_str(), "provider": row.provider});
             self.publish(EventType::SnapshotDeleted, Some(&row.sandbox), data);
@@ -256,45 +256,12 @@ impl Control {
         self.publish_action(action, None, json!({"provider": provider, "snapshot_id": id.as_str()}));
     }
 
-    /// Fills options that a spawn leaves out from its snapshot.
-    pub(super) async fn with_snapshot(&self, mut request: SpawnRequest) -> Result<SpawnRequest> {
-        let Some(id) = request.snapshot.take() else { return Ok(request) };
-        let options = &request.options;
-        for (field, is_given) in [
-            ("image", options.image.is_some()),
-            ("template", request.template.is_some()),
-            ("prepare", options.prepare.as_ref().is_some_and(|commands| !commands.is_empty())),
-        ] {
-            if is_given {
-                return Err(Error::Invalid(format!("`snapshot` and `{field}` exclude each other; leave out one")));
-            }
-        }
-        let snapshot = self.snapshot(&id).await?;
-        if options.provider.as_ref().is_some_and(|provider| *provider != snapshot.provider) {
-            return Err(Error::Invalid(format!(
-                "`provider`: the snapshot `{id}` is kept by `{}`, which makes its sandboxes; leave out `provider`",
-                snapshot.provider
-            )));
-        }
-        Ok(of_snapshot(request, snapshot))
-    }
-
-    /// Restricts an offer to this server, where the snapshots are.
-    pub(super) fn keep_here(&self, offer: &mut Offer) -> Result<()> {
-        self.check_not_shared()?;
-        let provider = offer.here.as_deref().ok_or_else(|| {
-            Error::Unavailable(format!("the provider `{}`, which keeps the snapshot, is not healthy here", offer.name))
-        })?;
-        snapshots_of(provider)?;
-        offer.elsewhere = false;
-        Ok(())
-    }
-
     /// Finishes the snapshots of a provider that a crash left, removes those without a row, and the
     /// rows of those that are lost.
     pub(super) async fn reconcile_snapshots(&self, provider: &dyn Provider) -> Result<()> {
         let Some(snapshots) = provider.snapshots() else { return Ok(()) };
         let name = provider.name();
+        self.remove_images_of_snapshots().await?;
         for row in self.store.unfinished_snapshots().await? {
             if row.provider == name && !self.snapshots_in_hand.holds(&row.id) {
                 // It may have been finished since the row was read.
@@ -345,17 +312,8 @@ async fn listed_by(snapshots: &dyn Snapshots, name: &str) -> Result<HashSet<Snap
     Ok(listed.into_iter().collect())
 }
 
-/// Returns the request with the options of the snapshot's box for those that it leaves out.
-pub(super) fn of_snapshot(request: SpawnRequest, snapshot: Snapshot) -> SpawnRequest {
-    let Resources { memory_mb, vcpus, disk_mb, pids: _ } = snapshot.resources;
-    let size =
-        SizeOptions { memory_mb: Some(memory_mb), vcpus: Some(vcpus), disk_mb: Some(disk_mb).filter(|disk| *disk > 0) };
-    let (image, provider) = (Some(snapshot.image.clone()), Some(snapshot.provider.clone()));
-    let options = request.options.or(SpawnOptions { image, provider, size, ..SpawnOptions::default() });
-    SpawnRequest { options, snapshot: None, source: Some(snapshot), ..request }
-}
-
-fn snapshots_of(runtime: &dyn Provider) -> Result<&dyn Snapshots> {
+/// Returns the snapshots of a runtime that keeps some.
+pub(super) fn snapshots_of(runtime: &dyn Provider) -> Result<&dyn Snapshots> {
     runtime.snapshots().ok_or_else(|| {
         Error::NotSupported(format!(
             "the provider `{}` keeps no snapshots here; GET /api/v1/providers lists those with the capability \

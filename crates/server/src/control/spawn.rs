@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::error::{Error, Resource, Result, above, too_large};
 use super::guests::{no_answer, runtime_error};
+use super::in_progress::InProgress;
 use super::pause::pauses_of;
 use super::policy::ORPHAN_GRACE;
 use super::prepare::prepare;
@@ -52,7 +53,16 @@ pub struct SpawnRequest {
     /// Id of the snapshot that the box is made of.
     pub snapshot: Option<String>,
     /// The snapshot that the box is made of.
-    pub source: Option<Snapshot>,
+    pub source: Option<Source>,
+}
+
+/// A snapshot that a box is made of.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// Made by the provider that keeps it.
+    Kept(Snapshot),
+    /// Made by another provider, of an image of its files.
+    Image(Snapshot),
 }
 
 /// A sandbox that was spawned.
@@ -90,6 +100,8 @@ pub(super) struct Plan {
     /// Commands that run before the sandbox counts as running.
     pub(super) prepare: Vec<PrepareCommand>,
     generation: Option<u64>,
+    /// Snapshot of which an image is made first.
+    pub(super) imaged: Option<Snapshot>,
 }
 
 impl Control {
@@ -113,7 +125,11 @@ impl Control {
             Err(error) => return Err(self.publish_if_limited("spawn", None, error)),
         };
         let provider = plan.new.sandbox.provider.clone();
-        let outcome = self.admit_and_make(plan, started).await;
+        let outcome = async {
+            let (plan, phases) = self.with_image_of_snapshot(plan).await?;
+            self.admit_and_make(plan, started, phases).await
+        };
+        let outcome = outcome.await;
         // Of two concurrent requests with the same key, one creates the sandbox.
         if let (Err(Error::Conflict(_)), Some(request)) = (&outcome, repeated)
             && let Some(found) = self.spawned_before(&request).await?
@@ -163,19 +179,19 @@ impl Control {
         }
     }
 
-    async fn admit_and_make(self: &Arc<Self>, plan: Plan, started: Instant) -> Result<Spawned> {
+    /// Admits and makes a sandbox. `phases` are those since `started` that are over.
+    async fn admit_and_make(self: &Arc<Self>, plan: Plan, started: Instant, mut phases: Vec<Phase>) -> Result<Spawned> {
         let warm = self.take_warm(&plan);
-        let Plan { new, spec, ttl, prepare, generation } = plan;
+        let Plan { new, spec, ttl, prepare, generation, imaged: _ } = plan;
         let (placement, egress) = (new.placement.clone(), new.egress.clone());
         let (in_progress, granted, claim) = self.admit(new, ttl, warm, generation.is_some()).await?;
         // No await from here until the task owns the sandbox. If the caller goes away, either
         // the task or the admission removes it.
         let Granted { sandbox, stored } = granted;
         self.publish(EventType::SandboxCreated, Some(&sandbox.id), json!({"provider": sandbox.provider}));
-        let phases = vec![
-            Phase { name: "admission", took: started.elapsed().saturating_sub(stored) },
-            Phase { name: "store", took: stored },
-        ];
+        let before: Duration = phases.iter().map(|phase| phase.took).sum();
+        phases.push(Phase { name: "admission", took: started.elapsed().saturating_sub(stored + before) });
+        phases.push(Phase { name: "store", took: stored });
         let order = Order { egress, spec, placement, generation, prepare, claim };
         let (mut answer, answered) = oneshot::channel();
         let control = Arc::clone(self);
@@ -296,9 +312,15 @@ impl Control {
         let quota = self.quota_of(owner.as_ref()).await?;
         let ttl = self.policy.limits.under(&quota).ttl(options.ttl).map_err(|error| above("ttl", error))?;
         let mut offer = self.offer(options.provider.as_deref()).await?;
-        if source.is_some() {
-            self.keep_here(&mut offer)?;
+        if let Some(source) = &source {
+            self.keep_here(&mut offer, source)?;
         }
+        let (kept, imaged) = match source {
+            Some(Source::Kept(snapshot)) => (Some(snapshot.id), None),
+            Some(Source::Image(snapshot)) => (None, Some(snapshot)),
+            None => (None, None),
+        };
+        let is_of_snapshot = kept.is_some() || imaged.is_some();
         let default = options.size.unwrap_or(self.policy.resources);
         let (resources, fits_here) = self.size(asked, default, &quota, &offer)?;
         let image = options.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| offer.default_image());
@@ -317,14 +339,14 @@ impl Control {
             metadata: options.metadata,
             lifetime: ttl + ORPHAN_GRACE,
             trust: None,
-            snapshot: source.as_ref().map(|snapshot| snapshot.id.clone()),
+            snapshot: kept,
             egress: asked_of_provider(&egress),
             asker,
         };
         let names_disk = options.size.disk_mb.is_some_and(|disk_mb| disk_mb > 0);
         let here = fits_here && self.can_be_here(&offer, &mut spec, names_disk)?;
         let here = here && self.has_room(&offer, &spec)?;
-        if let Some(provider) = offer.here.as_deref().filter(|_| here) {
+        if let Some(provider) = offer.here.as_deref().filter(|_| here && imaged.is_none()) {
             self.check_image(provider, &spec.image).await?;
         }
         let auto_pause = options.auto_pause.filter(|idle| !idle.is_zero());
@@ -348,13 +370,13 @@ impl Control {
             auto_pause,
         };
         let (caps, mut placement, pool) = (self.policy.caps, self.placement(here), self.place());
-        if names_secrets || source.is_some() {
+        if names_secrets || is_of_snapshot {
             // The secrets are in the store of this server, and snapshots on this host.
             placement.reachable = Arc::default();
         }
         let new = NewSandbox { sandbox, egress, caps, key, placement, pool };
         let prepare = options.prepare.unwrap_or_default();
-        Ok(Plan { new, spec, ttl, prepare, generation })
+        Ok(Plan { new, spec, ttl, prepare, generation, imaged })
     }
 
     /// Fills options that the request leaves out from its snapshot or its template.
@@ -553,28 +575,5 @@ fn asked_of_provider(egress: &SandboxEgress) -> Vec<EgressPolicy> {
 fn more_of_the_store(phases: &mut [Phase], written: Instant) {
     if let Some(store) = phases.iter_mut().find(|phase| phase.name == "store") {
         store.took += written.elapsed();
-    }
-}
-
-/// Guard that marks a sandbox as being created by this process, until dropped.
-struct InProgress {
-    control: Arc<Control>,
-    id: SandboxId,
-}
-
-impl InProgress {
-    fn begin(control: &Arc<Control>, id: &SandboxId) -> Self {
-        control.in_progress.lock().insert(id.clone(), ());
-        Self { control: Arc::clone(control), id: id.clone() }
-    }
-}
-
-impl Drop for InProgress {
-    fn drop(&mut self) {
-        let mut in_progress = self.control.in_progress.lock();
-        in_progress.remove(&self.id);
-        if in_progress.is_empty() {
-            self.control.no_spawn.notify_waiters();
-        }
     }
 }

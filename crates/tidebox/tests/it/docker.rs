@@ -108,3 +108,25 @@ async fn boxes_are_kept_ready_and_what_was_prepared_rests_until_it_is_taken() {
     assert_eq!((&entries[0]["hits_total"], &entries[1]["hits_total"]), (&json!(1), &json!(1)), "{entries}");
     server.until("the pool is full again", filled).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_of_a_container_is_started_as_a_box_of_this_server() {
+    let Some((_engine, server)) = engine_and_server_with("providers.native.enabled=true").await else { return };
+    let id = spawn(&server).await;
+    server
+        .output(
+            &id,
+            "echo kept > /etc/kept; echo w > /workspace/f; chown 7:8 /etc/kept; ln /etc/kept /etc/too; rm -r /opt",
+        )
+        .await;
+    let taken = server.post(&format!("/sandboxes/{id}/snapshots"), json!({})).await.json();
+    let copy = server.spawn_with(json!({"snapshot": taken["id"], "provider": "native"})).await;
+    let shown =
+        server.output(&copy, "cat /etc/kept /workspace/f; stat -c %u:%g /etc/too; ls -d /opt 2>&1 | wc -l").await;
+    assert_eq!(shown, "kept\nw\n7:8\n1\n");
+    let body = json!({"snapshot": taken["id"], "provider": "docker"});
+    server.spawn_with(body).await;
+    let native = server.post(&format!("/sandboxes/{copy}/snapshots"), json!({})).await.json();
+    let body = json!({"snapshot": native["id"], "provider": "docker"});
+    server.post("/sandboxes", body).await.refused(400, "not_supported", "`docker` makes no sandboxes of images");
+}

@@ -1,5 +1,7 @@
 //! Snapshots of sandboxes, sandboxes of snapshots, and forks.
 
+mod elsewhere;
+
 use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
@@ -108,12 +110,9 @@ async fn a_spawn_of_a_snapshot_names_nothing_that_contradicts_it() {
     let id = server.spawn().await;
     let snapshot = take_id(&server, &id).await;
     server.post("/templates", json!({"name": "py"})).await.ok();
-    for (field, value) in [
-        ("image", json!("host")),
-        ("template", json!("py")),
-        ("prepare", json!([{"command": "true"}])),
-        ("provider", json!("native")),
-    ] {
+    for (field, value) in
+        [("image", json!("host")), ("template", json!("py")), ("prepare", json!([{"command": "true"}]))]
+    {
         let mut body = json!({"snapshot": snapshot});
         body[field] = value;
         for path in ["/sandboxes", "/sandboxes/admission"] {
@@ -321,7 +320,8 @@ async fn a_snapshot_that_a_crash_left_unfinished_is_removed() {
         assert!(take.await.unwrap().is_err());
         server.launch().await;
         server.until("its removal", async || rows(&store).await.is_empty()).await;
-        assert!(actions(&server).await.contains(&"snapshot_removed".to_owned()));
+        let said = async || actions(&server).await.contains(&"snapshot_removed".to_owned());
+        server.until("the event", said).await;
         assert_eq!(server.get("/snapshots").await.ok(), json!([]));
     }
 }
@@ -336,7 +336,7 @@ async fn snapshots_that_are_lost_are_listed_no_more() {
     server.launch().await;
     server.until("the row is gone", async || server.get("/snapshots").await.ok() == json!([])).await;
     server.post("/sandboxes", json!({"snapshot": snapshot})).await.refused(404, "not_found", &snapshot);
-    assert_eq!(actions(&server).await, ["snapshot_lost"]);
+    server.until("the event", async || actions(&server).await == ["snapshot_lost"]).await;
 }
 
 #[tokio::test]
