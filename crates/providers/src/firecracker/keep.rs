@@ -115,7 +115,7 @@ impl Keeper<'_> {
             room.remove([NEW_STATE, NEW_MEMORY]).map_err(not_written)?;
         }
         kept?;
-        self.end(process, &size).await
+        self.end(Some(process), &size).await
     }
 
     /// Has a box go on that was written to its folder.
@@ -123,9 +123,8 @@ impl Keeper<'_> {
         let room = Room::find(folder);
         let machine = room.read_machine().map_err(not_made)?;
         let saved = Saved::read(&room.suspended()).ok_or(Error::Gone)?;
-        if let Some(process) = process {
-            self.end(process, &machine).await?;
-        }
+        // A server that was killed may have left the groups alone.
+        self.end(process, &machine).await?;
         self.checks.check(&saved).await.map_err(|error| Error::failed("load a box from disk", error))?;
         room.clear().and_then(|()| room.remove([STATE, MEMORY])).map_err(not_made)?;
         saved.link([STATE, MEMORY], &room.path()).map_err(not_made)?;
@@ -142,7 +141,7 @@ impl Keeper<'_> {
                 let error = console.ended(&error);
                 // Once it was to go on, the process has all that there is of it.
                 if is_suspended(folder) {
-                    self.end(&process, &machine).await?;
+                    self.end(Some(&process), &machine).await?;
                 }
                 return Err(error);
             }
@@ -151,11 +150,13 @@ impl Keeper<'_> {
         Ok(Running { process, guest, shares_devices: false, launched: Instant::now(), phase: RESTORE_PHASE })
     }
 
-    /// Ends a process whose machine is kept in files, and removes its control groups.
-    async fn end(&self, process: &Process, machine: &MachineFile) -> Result<()> {
-        process.kill().map_err(not_made)?;
-        if !process.ended_within(ALONE_WAIT).await {
-            return Err(Error::Unavailable("the process of a machine does not end; try again".to_owned()));
+    /// Ends the process of a machine that is kept in files, if it still runs, and removes its control groups.
+    async fn end(&self, process: Option<&Process>, machine: &MachineFile) -> Result<()> {
+        if let Some(process) = process {
+            process.kill().map_err(not_made)?;
+            if !process.ended_within(ALONE_WAIT).await {
+                return Err(Error::Unavailable("the process of a machine does not end; try again".to_owned()));
+            }
         }
         cgroup::remove(&machine.vmm.cgroups).await.map_err(not_made)
     }

@@ -165,6 +165,29 @@ async fn a_box_that_cannot_go_on_from_disk_stays_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_box_on_disk_goes_on_after_a_server_that_was_killed_between_its_process_and_its_groups() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    let id = new_id();
+    provider.firecracker.start(&id, &spec()).await.unwrap();
+    let pauses = provider.firecracker.pauses().unwrap();
+    pauses.pause(&id).await.unwrap();
+    pauses.suspend(&id).await.unwrap();
+    let machine = std::fs::read(provider.boxes().join(id.as_str()).join("machine.json")).unwrap();
+    let machine: serde_json::Value = serde_json::from_slice(&machine).unwrap();
+    let groups = machine["vmm"]["cgroups"].as_array().unwrap();
+    for group in groups {
+        std::fs::create_dir(group["path"].as_str().unwrap()).unwrap();
+    }
+    let later = provider.reopen().await;
+    later.pauses().unwrap().resume(&id).await.unwrap();
+    later.guest(&id).await.unwrap();
+    later.stop(&id).await.unwrap();
+    later.idle().await;
+    is_empty(&provider).await;
+    assert!(groups.iter().all(|group| !std::fs::exists(group["path"].as_str().unwrap()).unwrap()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_box_that_went_on_from_disk_and_does_not_answer_is_not_ended() {
     let Some(mut provider) = FakeProvider::new().await else { return };
     let id = new_id();
