@@ -13,10 +13,11 @@ use std::process::Command;
 fn main() {
     let manifest_dir = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
     let workspace = manifest_dir.ancestors().nth(2).expect("crates/providers lies two folders below the workspace");
+    // Relative, so that a target folder that two clones share, or that is moved, watches the clone that is built.
     for watched in
         ["crates/guest-agent/src", "crates/guest-agent/Cargo.toml", "crates/guest-protocol", "Cargo.toml", "Cargo.lock"]
     {
-        println!("cargo::rerun-if-changed={}", workspace.join(watched).display());
+        println!("cargo::rerun-if-changed=../../{watched}");
     }
 
     let target = variable("TARGET");
