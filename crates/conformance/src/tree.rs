@@ -126,8 +126,8 @@ async fn delete_wide(subject: Subject) {
 }
 
 async fn delete_deep(subject: Subject) {
-    let script = "i=0; mkdir large; cd large; \
-                  while [ $i -lt 1500 ]; do mkdir dddddddddd; cd dddddddddd; i=$((i+1)); done";
+    let script = "while [ ${#p} -lt 3700 ]; do p=dddddddddd/$p; done; mkdir -p large/$p lower/$p lowest/$p; \
+                  (cd lower/$p && mv /workspace/lowest .) && cd large/$p && mv /workspace/lower .";
     delete_made(subject, script).await;
 }
 
