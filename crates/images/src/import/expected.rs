@@ -1,4 +1,4 @@
-//! What a caller says of an archive.
+//! Content that a caller expects in an archive.
 
 use crate::image::Run;
 use crate::name::Name;

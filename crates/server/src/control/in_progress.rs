@@ -13,6 +13,7 @@ pub(super) struct InProgress {
 }
 
 impl InProgress {
+    /// Marks a box as being made.
     pub(super) fn begin(control: &Arc<Control>, id: &SandboxId) -> Self {
         control.in_progress.lock().insert(id.clone(), ());
         Self { control: Arc::clone(control), id: id.clone() }

@@ -59,9 +59,9 @@ pub struct SpawnRequest {
 /// A snapshot that a box is made of.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// Made by the provider that keeps it.
+    /// Snapshot for a box of the provider that keeps it.
     Kept(Snapshot),
-    /// Made by another provider, of an image of its files.
+    /// Snapshot for a box of another provider, which is made of an image of its files.
     Image(Snapshot),
 }
 
