@@ -3,6 +3,7 @@
 mod body;
 mod connection;
 pub(crate) mod container;
+mod headers;
 pub(crate) mod machine;
 mod peer;
 mod route;

@@ -18,7 +18,7 @@
 //! | `POST /processes/remove` | [`ProcessOnly`] | `{}`, once it has ended |
 //! | `GET /file` | [`ReadFile`] | raw bytes, described by [`FILE_HEADER`] |
 //! | `PUT /file` | [`WriteFile`] in [`REQUEST_HEADER`], raw bytes | `{}` |
-//! | `GET /archive` | [`PathOnly`] in [`REQUEST_HEADER`] | a tar |
+//! | `GET /archive` | [`Archive`] in [`REQUEST_HEADER`] | a tar |
 //! | `PUT /archive` | [`PathOnly`] in [`REQUEST_HEADER`], a tar | [`Unpacked`] |
 //! | `POST /files/delete` | [`Delete`] | `{}` |
 //! | `POST /files/move` | [`Rename`] | `{}` |
@@ -49,7 +49,8 @@
 //! percent-encoded outside printable ASCII, so that any path fits a header. The end of either body
 //! of `POST /connect`, `POST /listen/accept` and `POST /egress/accept` is the end of what that side
 //! writes; a reset is one of the connection. So is [`RESET_TRAILER`] after what the program sends: a
-//! reset could overtake it.
+//! reset could overtake it. Other answers that break off end with [`FAILURE_TRAILER`] where the reason
+//! is known.
 //!
 //! # Connections out of the box
 //!
@@ -152,6 +153,8 @@ pub const FILE_HEADER: &str = "tidebox-file";
 
 /// Trailer of a connection's bytes that says that the connection was reset after them.
 pub const RESET_TRAILER: &str = "tidebox-reset";
+/// Trailer of an answer that broke off, with the [`Failure`]: JSON, encoded like [`REQUEST_HEADER`].
+pub const FAILURE_TRAILER: &str = "tidebox-failure";
 
 /// Send buffer that either side sets on the agent's socket, in bytes, of which the kernel makes twice as
 /// many: what an ordinary user may set. With the kernel's default the two take turns more often.
@@ -273,6 +276,17 @@ pub struct Chmod {
 pub struct PathOnly {
     /// Absolute path in the box.
     pub path: String,
+}
+
+/// A request for a tar of a file, or of a directory with all that is below it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Archive {
+    /// Absolute path in the box.
+    pub path: String,
+    /// True to read as the agent's own user, and to break off at what cannot be read, which is left out
+    /// otherwise.
+    #[serde(default)]
+    pub is_whole: bool,
 }
 
 /// Account of an archive that was unpacked.

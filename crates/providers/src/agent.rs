@@ -230,7 +230,11 @@ impl Guest for AgentGuest {
 
     async fn archive(&self, path: &str) -> Result<ByteStream> {
         check_path(path)?;
-        transfer::archive(&self.connection, &wire_types::PathOnly { path: path.to_owned() }).await
+        transfer::archive(&self.connection, &wire_types::Archive { path: path.to_owned(), is_whole: false }).await
+    }
+
+    async fn whole_archive(&self) -> Result<ByteStream> {
+        transfer::archive(&self.connection, &wire_types::Archive { path: "/".to_owned(), is_whole: true }).await
     }
 
     async fn unpack(&self, path: &str, archive: ByteStream) -> Result<Unpacked> {

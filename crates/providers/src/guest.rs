@@ -446,6 +446,16 @@ pub trait Guest: fmt::Debug + Send + Sync {
     /// - A provider without archives returns [`crate::Error::NotSupported`].
     async fn archive(&self, path: &str) -> Result<ByteStream>;
 
+    /// Packs all files of the box as tar, to make an image of them.
+    ///
+    /// - It has what root of the box can read, whatever the image's user is; what cannot be read breaks
+    ///   the stream off. Otherwise as [`Guest::archive`].
+    /// - What the box gets from its runtime is left out: `/proc`, `/sys`, `/dev` and the agent.
+    /// - A provider without it returns [`crate::Error::NotSupported`].
+    async fn whole_archive(&self) -> Result<ByteStream> {
+        Err(Error::NotSupported("its provider packs no whole box".to_owned()))
+    }
+
     /// Unpacks a tar below the directory `path`, which is made if it is missing. Files and links in the
     /// way are replaced; owners are not taken over.
     ///

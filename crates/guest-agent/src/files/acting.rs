@@ -38,6 +38,11 @@ impl Actor {
         Ok(Actor { ids })
     }
 
+    /// Returns the agent's own user.
+    pub(crate) fn own() -> Actor {
+        Actor { ids: None }
+    }
+
     /// Does `work` in one piece.
     ///
     /// # Errors

@@ -87,9 +87,8 @@ pub(crate) struct Pieces {
 
 impl Pieces {
     /// Returns the next piece; `None` at the end.
-    pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<std::io::Result<Bytes>>> {
-        let piece = self.receiver.poll_recv(cx);
-        piece.map(|piece| piece.map(|piece| piece.map_err(|failure| std::io::Error::other(failure.message))))
+    pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
+        self.receiver.poll_recv(cx)
     }
 }
 

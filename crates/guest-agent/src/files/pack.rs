@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use guest_protocol::{FileScope, Pack, PathOnly};
+use guest_protocol::{Archive, FileScope, Pack};
 use rustix::fs::{AtFlags, CWD, FileType, Stat, readlinkat, statat};
 use tar::{Builder, EntryType, Header, HeaderMode};
 
@@ -25,12 +25,14 @@ const SHARED_MAX: usize = 65_536;
 const MODE_MAX: u32 = 0o7777;
 
 /// Packs a file, or a directory with all that is below it. Names are those below the directory, which
-/// itself is `./`. Devices, FIFOs and sockets are left out, and so is what the user may not read.
+/// itself is `./`. Devices, FIFOs and sockets are left out, and so is what the user may not read unless the
+/// archive is to be whole.
 ///
 /// # Errors
 /// Before the head: not found for the path, invalid for one that cannot be packed. After it, a file
-/// that has become shorter while it was read ends the archive early.
-pub(crate) fn pack(request: &PathOnly, output: &mut Output) -> Result<()> {
+/// that has become shorter while it was read ends the archive early, and what cannot be read ends one
+/// that is to be whole.
+pub(crate) fn pack(request: &Archive, output: &mut Output) -> Result<()> {
     let path = check(&request.path)?;
     let all = FileScope::all(path);
     let walk = Walk::begin(&all)?;
@@ -42,7 +44,8 @@ pub(crate) fn pack(request: &PathOnly, output: &mut Output) -> Result<()> {
     let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     // A file's name in the archive is its own.
     let above = if is_dir { root.len() } else { root.len() - name_of(&root).len() };
-    let mut packing = Packing { builder: Builder::new(Sink { output }), above, shared: HashMap::new() };
+    let builder = Builder::new(Sink { output });
+    let mut packing = Packing { builder, above, shared: HashMap::new(), is_whole: request.is_whole };
     packing.builder.mode(HeaderMode::Complete);
     let packed = packing.all(walk, is_dir.then_some(&stat));
     packing.end(packed)
@@ -65,7 +68,8 @@ pub(crate) fn chosen(request: &Pack, output: &mut Output) -> Result<()> {
         return Ok(());
     }
     let root = normal(path).into_bytes();
-    let mut packing = Packing { builder: Builder::new(Sink { output }), above: root.len(), shared: HashMap::new() };
+    let builder = Builder::new(Sink { output });
+    let mut packing = Packing { builder, above: root.len(), shared: HashMap::new(), is_whole: false };
     packing.builder.mode(HeaderMode::Complete);
     let mut packed = Ok(());
     for below in &paths {
@@ -102,17 +106,31 @@ struct Packing<'a> {
     above: usize,
     /// Names of files with several of them, by device and inode.
     shared: HashMap<(u64, u64), Vec<u8>>,
+    /// True if nothing may be left out because it cannot be read.
+    is_whole: bool,
 }
 
 impl Packing<'_> {
-    fn all(&mut self, walk: Walk, root: Option<&Stat>) -> std::io::Result<()> {
+    fn all(&mut self, mut walk: Walk, root: Option<&Stat>) -> std::io::Result<()> {
         if let Some(stat) = root {
             self.time(stat)?;
             self.builder.append_data(&mut header(EntryType::Directory, stat), "./", std::io::empty())?;
         }
-        for entry in walk {
+        for entry in &mut walk {
             let entry = entry.map_err(|failure| std::io::Error::other(failure.message))?;
             self.entry(&entry)?;
+        }
+        if self.is_whole && walk.unreadable > 0 {
+            return Err(std::io::Error::other("a directory cannot be read, or its path is too long"));
+        }
+        Ok(())
+    }
+
+    /// Leaves out an entry that cannot be read, unless the archive is to be whole.
+    fn leave_out(&self, path: &[u8]) -> std::io::Result<()> {
+        if self.is_whole {
+            let path = String::from_utf8_lossy(path);
+            return Err(std::io::Error::other(format!("{path} cannot be read")));
         }
         Ok(())
     }
@@ -139,7 +157,9 @@ impl Packing<'_> {
         let name = Path::new(OsStr::from_bytes(self.name(&entry.path)));
         match entry.kind {
             FileType::Directory => {
-                let Ok(stat) = statat(CWD, entry.path.as_slice(), AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
+                let Ok(stat) = statat(CWD, entry.path.as_slice(), AtFlags::SYMLINK_NOFOLLOW) else {
+                    return self.leave_out(&entry.path);
+                };
                 if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
                     return Ok(());
                 }
@@ -148,8 +168,8 @@ impl Packing<'_> {
             }
             FileType::Symlink => {
                 let path = entry.path.as_slice();
-                let Ok(stat) = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
-                let Ok(target) = readlinkat(CWD, path, Vec::new()) else { return Ok(()) };
+                let Ok(stat) = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) else { return self.leave_out(path) };
+                let Ok(target) = readlinkat(CWD, path, Vec::new()) else { return self.leave_out(path) };
                 let target = Path::new(OsStr::from_bytes(target.as_bytes()));
                 self.time(&stat)?;
                 self.builder.append_link(&mut header(EntryType::Symlink, &stat), name, target)
@@ -172,7 +192,7 @@ impl Packing<'_> {
     }
 
     fn file(&mut self, entry: &Entry, name: &Path) -> std::io::Result<()> {
-        let Some((file, stat)) = open_regular(entry) else { return Ok(()) };
+        let Some((file, stat)) = open_regular(entry) else { return self.leave_out(&entry.path) };
         if stat.st_nlink > 1 {
             let id = (stat.st_dev, stat.st_ino);
             if let Some(first) = self.shared.get(&id) {

@@ -4,12 +4,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use guest_protocol::RESET_TRAILER;
+use guest_protocol::{FAILURE_TRAILER, RESET_TRAILER};
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::mpsc;
 
+use super::headers::to_header;
 use super::rows;
+use crate::failure::Result;
 use crate::files::long_work::Pieces;
 use crate::files::read::Content;
 use crate::memory::Active;
@@ -60,8 +62,9 @@ impl Body for Answer {
             Answer::Frames(frames, _) => ready!(frames.poll_recv(cx)).map(Ok),
             Answer::Rows(rows) => ready!(rows.poll_piece(cx)),
             Answer::File(content, _) => ready!(content.poll_piece(cx)),
-            Answer::Watch(pieces) => ready!(pieces.poll_piece(cx)),
-            Answer::Work(pieces, _) => ready!(pieces.poll_piece(cx)),
+            Answer::Watch(pieces) | Answer::Work(pieces, _) => {
+                return Poll::Ready(of_work(ready!(pieces.poll_piece(cx))));
+            }
             Answer::Port(output, _) => return Poll::Ready(of_connection(ready!(output.poll_piece(cx)))),
             Answer::Egress(output, _) => return Poll::Ready(of_connection(ready!(output.poll_piece(cx)))),
             Answer::Asked(rows) => ready!(rows.poll_piece(cx)).map(Ok),
@@ -99,4 +102,16 @@ impl Body for Answer {
 fn of_connection(piece: Option<std::io::Result<Bytes>>) -> Option<std::io::Result<Frame<Bytes>>> {
     let reset = || HeaderMap::from_iter([(HeaderName::from_static(RESET_TRAILER), HeaderValue::from_static("1"))]);
     piece.map(|piece| Ok(piece.map_or_else(|_| Frame::trailers(reset()), Frame::data)))
+}
+
+/// Returns the frame for what came of file work.
+fn of_work(piece: Option<Result<Bytes>>) -> Option<std::io::Result<Frame<Bytes>>> {
+    let trailer = |failure| to_header(&failure).map(|value| (HeaderName::from_static(FAILURE_TRAILER), value));
+    piece.map(|piece| match piece {
+        Ok(bytes) => Ok(Frame::data(bytes)),
+        Err(failure) => match trailer(failure) {
+            Ok(trailer) => Ok(Frame::trailers(HeaderMap::from_iter([trailer]))),
+            Err(failure) => Err(std::io::Error::other(failure.message)),
+        },
+    })
 }

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use guest_protocol::frame::PAYLOAD_BYTES_MAX;
 use guest_protocol::{
-    Amend, COMMAND_HEADER, Console, Deadline, FILE_HEADER, Failure, Hello, Manifest, Pack, PathOnly, REQUEST_HEADER,
-    ReadFile, Replace, Search, Trust, VERSION, VERSION_HEADER, WatchFiles, WriteFile,
+    Amend, Archive, COMMAND_HEADER, Console, Deadline, FILE_HEADER, Failure, Hello, Manifest, Pack, PathOnly, ReadFile,
+    Replace, Search, Trust, VERSION, VERSION_HEADER, WatchFiles, WriteFile,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{Method, Request, Response, StatusCode};
-use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::spawn_local;
 
 use super::body::Answer;
+use super::headers::{from_header, to_header};
 use super::rows::{self, Rows};
 use crate::agent::{Agent, FILE_OPERATIONS_MAX};
 use crate::exec::background;
@@ -34,10 +34,6 @@ use crate::{exec, files, ports, renew};
 const REQUEST_BYTES_MAX: usize = 512 * 1024;
 /// Number of frames queued between a command's task and its connection.
 const QUEUE_FRAMES: usize = 2;
-/// Characters that are encoded in a JSON header: all but printable ASCII, and the percent sign
-/// itself.
-const HEADER_SET: &AsciiSet = &CONTROLS.add(b'%');
-
 pub(super) async fn answer(agent: &Rc<Agent>, request: Request<Incoming>) -> Response<Answer> {
     let ours = VERSION.to_string();
     if request.headers().get(VERSION_HEADER).is_none_or(|theirs| theirs.as_bytes() != ours.as_bytes()) {
@@ -59,12 +55,12 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
         (&Method::POST, "/processes") => return json(&agent.background.list()),
         (&Method::POST, "/processes/start") => return start_process(agent, request).await,
         (&Method::POST, "/processes/attach") => {
-            let attach = header(&request)?;
+            let attach = from_header(request.headers())?;
             let frames = background::attach(agent, attach, request.into_body())?;
             return Ok(Response::new(Answer::Frames(frames, agent.activity.begin())));
         }
         (&Method::POST, "/processes/input") => {
-            let input = header(&request)?;
+            let input = from_header(request.headers())?;
             background::input(agent, input, request.into_body()).await?;
             return done();
         }
@@ -93,7 +89,7 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             return Ok(Response::new(Answer::Changes(changes)));
         }
         (&Method::POST, "/connect") => {
-            let wanted = header(&request)?;
+            let wanted = from_header(request.headers())?;
             let output = ports::connect(agent, wanted, request.into_body()).await?;
             return Ok(Response::new(Answer::Port(output, agent.activity.begin())));
         }
@@ -103,7 +99,7 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             return Ok(Response::new(Answer::Incoming(rows)));
         }
         (&Method::POST, "/listen/accept") => {
-            let accept = header(&request)?;
+            let accept = from_header(request.headers())?;
             let output = agent.listeners.accept(accept, request.into_body())?;
             return Ok(Response::new(Answer::Port(output, agent.activity.begin())));
         }
@@ -113,7 +109,7 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
         }
         (&Method::POST, "/egress") => return Ok(Response::new(Answer::Asked(agent.egress.receive()?))),
         (&Method::POST, "/egress/accept") => {
-            let accept = header(&request)?;
+            let accept = from_header(request.headers())?;
             let output = agent.egress.accept(accept, request.into_body()).await?;
             return Ok(Response::new(Answer::Egress(output, agent.activity.begin())));
         }
@@ -137,8 +133,10 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             return long_work(agent, &agent.long_work, act).await;
         }
         (&Method::GET, "/archive") => {
-            let wanted: PathOnly = header(&request)?;
-            return long_work(agent, &agent.long_work, move |output| files::pack::pack(&wanted, output)).await;
+            let wanted: Archive = from_header(request.headers())?;
+            let actor = if wanted.is_whole { Actor::own() } else { Actor::of(&agent.boot)? };
+            return long_work_as(actor, agent, &agent.long_work, move |output| files::pack::pack(&wanted, output))
+                .await;
         }
         (&Method::POST, "/files/manifest") => {
             let wanted: Manifest = body(request).await?;
@@ -153,7 +151,7 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             return long_work(agent, &agent.long_work, move |output| files::amend::amend(&wanted, output)).await;
         }
         (&Method::PUT, "/archive") => {
-            let wanted: PathOnly = header(&request)?;
+            let wanted: PathOnly = from_header(request.headers())?;
             let permit = turn(&agent.long_work).await?;
             let (actor, _active) = (Actor::of(&agent.boot)?, agent.activity.begin());
             let work = move |input| files::unpack::unpack(&wanted, input);
@@ -182,7 +180,7 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
     let active = agent.activity.begin();
     match (request.method(), path.as_str()) {
         (&Method::GET, "/file") => {
-            let wanted: ReadFile = header(&request)?;
+            let wanted: ReadFile = from_header(request.headers())?;
             let piece_bytes = agent.budget.piece_bytes(FILE_OPERATIONS_MAX, files::read::PIECE_BYTES);
             let (info, content) = actor.at_once(|| files::read::open(&wanted, piece_bytes, permit))?;
             let mut response = Response::new(Answer::File(content, active));
@@ -190,7 +188,7 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             Ok(response)
         }
         (&Method::PUT, "/file") => {
-            let wanted: WriteFile = header(&request)?;
+            let wanted: WriteFile = from_header(request.headers())?;
             actor.run(files::write::write(&wanted, request.into_body())).await?;
             done()
         }
@@ -235,9 +233,18 @@ async fn long_work(
     turns: &Arc<Semaphore>,
     work: impl FnOnce(&mut Output) -> Result<()> + Send + 'static,
 ) -> Result<Response<Answer>> {
+    long_work_as(Actor::of(&agent.boot)?, agent, turns, work).await
+}
+
+async fn long_work_as(
+    actor: Actor,
+    agent: &Rc<Agent>,
+    turns: &Arc<Semaphore>,
+    work: impl FnOnce(&mut Output) -> Result<()> + Send + 'static,
+) -> Result<Response<Answer>> {
     let permit = turn(turns).await?;
     let active = agent.activity.begin();
-    let pieces = long_work::begin(Actor::of(&agent.boot)?, permit, work).await?;
+    let pieces = long_work::begin(actor, permit, work).await?;
     Ok(Response::new(Answer::Work(pieces, active)))
 }
 
@@ -288,19 +295,6 @@ async fn body_of<T: DeserializeOwned>(request: Request<Incoming>, bytes_max: usi
         })
     })?;
     serde_json::from_slice(&body.to_bytes()).map_err(|error| invalid(format!("the request makes no sense: {error}")))
-}
-
-fn header<T: DeserializeOwned>(request: &Request<Incoming>) -> Result<T> {
-    let fault = || invalid(format!("the header {REQUEST_HEADER} is missing or makes no sense"));
-    let value = request.headers().get(REQUEST_HEADER).and_then(|value| value.to_str().ok()).ok_or_else(fault)?;
-    let text = percent_decode_str(value).decode_utf8().map_err(|_| fault())?;
-    serde_json::from_str(&text).map_err(|error| invalid(format!("the header {REQUEST_HEADER} makes no sense: {error}")))
-}
-
-fn to_header(value: &impl Serialize) -> Result<HeaderValue> {
-    let text = serde_json::to_string(value).map_err(|error| internal(error.to_string()))?;
-    let encoded = utf8_percent_encode(&text, HEADER_SET).to_string();
-    HeaderValue::try_from(encoded).map_err(|error| internal(error.to_string()))
 }
 
 fn json(value: &impl Serialize) -> Result<Response<Answer>> {

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use guest_protocol::frame::HEADER_BYTES;
-use guest_protocol::{EGRESS_CONNECTIONS_MAX, LISTEN_CONNECTIONS_MAX, RESET_TRAILER, VERSION, VERSION_HEADER};
+use guest_protocol::{
+    EGRESS_CONNECTIONS_MAX, FAILURE_TRAILER, LISTEN_CONNECTIONS_MAX, RESET_TRAILER, VERSION, VERSION_HEADER,
+};
 use h2::client::{Builder, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Request, Response};
@@ -19,6 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::wire::{failure, from_header};
 use crate::{Error, Result, STREAM_BYTES_MAX};
 
 /// Flow-control window of one stream, in bytes: large enough that the round trip does not slow a
@@ -153,7 +156,7 @@ impl Connection {
         let (mut answer, stream) = sender.send_request(request, false).map_err(|error| self.fault(action, error))?;
         let head = poll_fn(move |context| {
             std::pin::Pin::new(&mut answer).poll(context).map(|answer| match answer {
-                Ok(answer) => Ok(answer.map(|stream| Incoming { stream, taken: 0 })),
+                Ok(answer) => Ok(answer.map(|stream| Incoming { stream, taken: 0, is_reset: false })),
                 Err(error) => Err(fault(action, error)),
             })
         });
@@ -218,18 +221,22 @@ pub(super) struct Incoming {
     stream: RecvStream,
     /// Bytes of the window that the last piece used.
     taken: usize,
+    is_reset: bool,
 }
 
 impl Incoming {
     /// Returns the next piece, never empty, or `None` at the end. Cancel-safe. Releases the
     /// window of the piece before, which counts until then, so that a reader that has stopped
     /// holds at most one window.
+    ///
+    /// # Errors
+    /// The reason of the agent, too, for an answer that broke off.
     pub(super) async fn piece(&mut self, action: &'static str) -> Result<Option<Bytes>> {
         loop {
             let taken = std::mem::take(&mut self.taken);
             self.stream.flow_control().release_capacity(taken).map_err(|error| fault(action, error))?;
             match self.stream.data().await {
-                None => return Ok(None),
+                None => return self.end(action).await,
                 Some(Ok(piece)) => {
                     self.taken = piece.len();
                     if !piece.is_empty() {
@@ -243,9 +250,21 @@ impl Incoming {
         }
     }
 
+    /// Reads what follows the last piece.
+    async fn end(&mut self, action: &'static str) -> Result<Option<Bytes>> {
+        let Some(trailers) = self.stream.trailers().await.map_err(|error| fault(action, error))? else {
+            return Ok(None);
+        };
+        self.is_reset = trailers.contains_key(RESET_TRAILER);
+        match trailers.get(FAILURE_TRAILER).and_then(from_header) {
+            Some(found) => Err(failure(action, found)),
+            None => Ok(None),
+        }
+    }
+
     /// Returns whether a connection was reset, after its last piece.
-    pub(super) async fn is_reset(&mut self) -> bool {
-        self.stream.trailers().await.is_ok_and(|trailers| trailers.is_some_and(|map| map.contains_key(RESET_TRAILER)))
+    pub(super) fn is_reset(&self) -> bool {
+        self.is_reset
     }
 }
 

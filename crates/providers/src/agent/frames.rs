@@ -6,7 +6,7 @@ use bytes::{Buf, Bytes};
 use guest_protocol::frame::{self, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX};
 use guest_protocol::{Exit, Failure};
 
-use super::request::failure;
+use super::wire::failure;
 use crate::{Error, ExitStatus, ProcessEvent, Result};
 
 /// The longest description of an exit or a failure, in bytes.

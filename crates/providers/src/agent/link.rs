@@ -72,7 +72,7 @@ impl Open {
             tokio::select! {
                 piece = self.incoming.piece(self.action) => match piece? {
                     Some(piece) => return Ok(Some(piece)),
-                    None if self.incoming.is_reset().await => {
+                    None if self.incoming.is_reset() => {
                         return Err(Error::Conflict("the process has reset the connection".to_owned()));
                     }
                     None => {

@@ -9,7 +9,7 @@ use guest_protocol::{Connect, PORT_CHANGE_BYTES_MAX, WatchPorts};
 
 use super::connection::Connection;
 use super::lines::Lines;
-use super::request::printable;
+use super::wire::printable;
 use super::{link, wire};
 use crate::{ByteStream, Error, ListeningPort, PortChange, PortChanges, Result};
 

@@ -24,8 +24,8 @@ use super::array::Bounds;
 use super::connection::{Connection, Incoming, Outgoing, request};
 use super::exec::{start_json, stdin_frames, wire_command, wire_size};
 use super::frames::{Frames, exit_status};
-use super::request::{LONG_WAIT, SHORT_WAIT, printable, succeed, within};
-use super::wire::{milliseconds, to_header};
+use super::request::{LONG_WAIT, SHORT_WAIT, succeed, within};
+use super::wire::{milliseconds, printable, to_header};
 use crate::{
     Attach, AttachFrom, Background, BackgroundStdin, ByteStream, Command, Error, ProcessAction, ProcessEvent,
     ProcessEvents, ProcessInfo, ProcessInput, Result, TerminalSize,

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use guest_protocol::{Failure, FailureKind, VERSION, VERSION_HEADER};
+use guest_protocol::{VERSION, VERSION_HEADER};
 use http::{Method, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::connection::{Connection, Incoming, request};
+use super::wire::{failure, printable};
 use crate::{Error, Result};
 
 /// The longest wait for an operation that takes an agent a moment.
@@ -18,8 +19,6 @@ pub(super) const LONG_WAIT: Duration = Duration::from_secs(300);
 /// The largest description of one thing, such as a file, in bytes: a path, a name and a link's
 /// target of 4 KiB each, every byte encoded as six.
 pub(super) const DESCRIPTION_BYTES_MAX: usize = 128 * 1024;
-/// The longest text of an agent that is passed on to a caller, in characters.
-const MESSAGE_CHARS_MAX: usize = 1024;
 
 impl Connection {
     /// Sends `question` and parses the answer, both as JSON. Answers that may exceed
@@ -97,32 +96,12 @@ pub(super) async fn succeed(action: &'static str, response: Response<Incoming>) 
     }
 }
 
-/// Converts a failure in the box to the caller's error.
-pub(super) fn failure(action: &'static str, failure: Failure) -> Error {
-    let message = printable(&failure.message);
-    match failure.kind {
-        FailureKind::Invalid => Error::Invalid(message),
-        FailureKind::NotFound => Error::NotFound(message),
-        FailureKind::NoSpace => Error::NoSpace,
-        FailureKind::Exhausted => Error::Exhausted(message),
-        FailureKind::Conflict => Error::Conflict(message),
-        FailureKind::NotSupported => Error::NotSupported(message),
-        FailureKind::Internal => Error::failed(action, message),
-    }
-}
-
 /// Makes the error for an agent of another release.
 pub(super) fn other_version(version: &str) -> Error {
     Error::Unavailable(format!(
         "the agent in the box speaks protocol version {version} and this server speaks {VERSION}; \
          the box was made by another release, so destroy it and make a new one"
     ))
-}
-
-/// Shortens a text of an agent and replaces its control characters, which a terminal would
-/// interpret.
-pub(super) fn printable(text: &str) -> String {
-    text.chars().take(MESSAGE_CHARS_MAX).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Reads a complete body of at most `bytes_max`.

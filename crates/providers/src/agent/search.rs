@@ -11,7 +11,8 @@ use serde::de::DeserializeOwned;
 
 use super::connection::Connection;
 use super::lines::Lines;
-use super::request::{SHORT_WAIT, failure, within};
+use super::request::{SHORT_WAIT, within};
+use super::wire::failure;
 use crate::{Error, Replace, ReplaceResult, Result, Search, SearchEnd, SearchResult};
 
 const SEARCH: &str = "search in files";

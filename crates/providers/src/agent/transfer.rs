@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use guest_protocol::{FILE_HEADER, PathOnly, REQUEST_HEADER, ReadFile, Unpacked, WriteFile};
+use guest_protocol::{Archive, FILE_HEADER, PathOnly, REQUEST_HEADER, ReadFile, Unpacked, WriteFile};
 use http::Method;
 use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
@@ -105,7 +105,7 @@ pub(super) async fn write(connection: &Connection, details: &WriteFile, content:
 }
 
 /// Opens an archive of a directory. What it holds has no bound: it is passed on as it comes.
-pub(super) async fn archive(connection: &Arc<Connection>, details: &PathOnly) -> Result<ByteStream> {
+pub(super) async fn archive(connection: &Arc<Connection>, details: &Archive) -> Result<ByteStream> {
     const ACTION: &str = "pack a directory";
     let permit = connection.read_permit(SHORT_WAIT).await?;
     let message = head(ACTION, Method::GET, "/archive", details)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::Timestamp;
-use guest_protocol::path_fault;
+use guest_protocol::{Failure, FailureKind, path_fault};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,6 +14,8 @@ use crate::{Error, FileInfo, Result};
 /// Characters that are encoded when JSON goes into a header: all but printable ASCII (the encoder
 /// always encodes non-ASCII bytes), and the sign of the encoding itself.
 const HEADER_SET: &AsciiSet = &CONTROLS.add(b'%');
+/// The longest text of an agent that is passed on to a caller, in characters.
+const MESSAGE_CHARS_MAX: usize = 1024;
 
 /// Refuses text that is no path in any box, before the box is asked.
 pub(crate) fn check_path(path: &str) -> Result<()> {
@@ -57,6 +59,26 @@ pub(super) fn to_header(value: &impl Serialize) -> Option<http::HeaderValue> {
 pub(super) fn from_header<T: DeserializeOwned>(value: &http::HeaderValue) -> Option<T> {
     let json = percent_decode_str(value.to_str().ok()?).decode_utf8().ok()?;
     serde_json::from_str(&json).ok()
+}
+
+/// Converts a failure in the box to the caller's error.
+pub(super) fn failure(action: &'static str, failure: Failure) -> Error {
+    let message = printable(&failure.message);
+    match failure.kind {
+        FailureKind::Invalid => Error::Invalid(message),
+        FailureKind::NotFound => Error::NotFound(message),
+        FailureKind::NoSpace => Error::NoSpace,
+        FailureKind::Exhausted => Error::Exhausted(message),
+        FailureKind::Conflict => Error::Conflict(message),
+        FailureKind::NotSupported => Error::NotSupported(message),
+        FailureKind::Internal => Error::failed(action, message),
+    }
+}
+
+/// Shortens a text of an agent and replaces its control characters, which a terminal would
+/// interpret.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().take(MESSAGE_CHARS_MAX).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Returns whole milliseconds, at most `u64::MAX`.

@@ -137,7 +137,7 @@ async fn pack(
     };
     let files = async {
         provider.start(id, &spec).await?;
-        provider.guest(id).await?.archive("/").await
+        provider.guest(id).await?.whole_archive().await
     };
     let files = files.await.map_err(|error| provider_error(&snapshot.provider, error))?;
     let files = files.map(|part| {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ::firecracker::Api;
 use ::firecracker::requests::State;
-use providers::{Chain, Error, Provider, Snapshots};
+use providers::{Chain, Error, Provider, SandboxId, Snapshots};
 use rustix::process::{Signal, kill_process, test_kill_process};
 
 use tokio::net::UnixStream;
@@ -18,6 +18,16 @@ const WAKE: [&str; 2] = ["PUT /snapshot/load", "PATCH /vm"];
 
 fn snapshots(provider: &providers::firecracker::Firecracker) -> &dyn Snapshots {
     provider.snapshots().unwrap()
+}
+
+/// Starts a box and writes it to disk.
+async fn suspended(provider: &FakeProvider) -> SandboxId {
+    let id = new_id();
+    provider.firecracker.start(&id, &spec()).await.unwrap();
+    let pauses = provider.firecracker.pauses().unwrap();
+    pauses.pause(&id).await.unwrap();
+    pauses.suspend(&id).await.unwrap();
+    id
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,6 +44,8 @@ async fn a_box_of_a_snapshot_goes_on_from_its_files_and_has_a_drive_of_its_own()
 
     let later = provider.reopen().await;
     assert_eq!(snapshots(&later).list().await.unwrap(), std::slice::from_ref(&snapshot));
+    let for_another = snapshots(&later).image_settings(&snapshot).await;
+    assert!(matches!(for_another, Err(Error::NotSupported(_))), "{for_another:?}");
     let mut of = spec();
     of.snapshot = Some(snapshot.clone());
     later.check(&of).unwrap();
@@ -144,12 +156,9 @@ async fn a_suspended_box_has_no_process_and_a_later_server_has_it_go_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_box_that_cannot_go_on_from_disk_stays_there() {
     let Some(provider) = FakeProvider::new().await else { return };
-    let id = new_id();
-    provider.firecracker.start(&id, &spec()).await.unwrap();
-    let pauses = provider.firecracker.pauses().unwrap();
-    pauses.pause(&id).await.unwrap();
+    let id = suspended(&provider).await;
     provider.fail("load");
-    pauses.suspend(&id).await.unwrap();
+    let pauses = provider.firecracker.pauses().unwrap();
     let failed = pauses.resume(&id).await.unwrap_err();
     let text = Chain(&failed).to_string();
     assert!(text.contains("CPU template is not supported"), "{text}");
@@ -167,11 +176,7 @@ async fn a_box_that_cannot_go_on_from_disk_stays_there() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_box_on_disk_goes_on_after_a_server_that_was_killed_between_its_process_and_its_groups() {
     let Some(provider) = FakeProvider::new().await else { return };
-    let id = new_id();
-    provider.firecracker.start(&id, &spec()).await.unwrap();
-    let pauses = provider.firecracker.pauses().unwrap();
-    pauses.pause(&id).await.unwrap();
-    pauses.suspend(&id).await.unwrap();
+    let id = suspended(&provider).await;
     let machine = std::fs::read(provider.boxes().join(id.as_str()).join("machine.json")).unwrap();
     let machine: serde_json::Value = serde_json::from_slice(&machine).unwrap();
     let groups = machine["vmm"]["cgroups"].as_array().unwrap();
@@ -190,11 +195,7 @@ async fn a_box_on_disk_goes_on_after_a_server_that_was_killed_between_its_proces
 #[tokio::test(flavor = "multi_thread")]
 async fn a_box_that_went_on_from_disk_and_does_not_answer_is_not_ended() {
     let Some(mut provider) = FakeProvider::new().await else { return };
-    let id = new_id();
-    provider.firecracker.start(&id, &spec()).await.unwrap();
-    let pauses = provider.firecracker.pauses().unwrap();
-    pauses.pause(&id).await.unwrap();
-    pauses.suspend(&id).await.unwrap();
+    let id = suspended(&provider).await;
     provider.fail("mute");
     provider.config.boot_timeout = Duration::from_secs(2);
     let later = provider.reopen().await;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use fixtures::found;
-use fixtures::image::Image;
+use fixtures::image::{Entry, Image};
 use futures_util::future::join;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -20,10 +20,14 @@ async fn server() -> Option<TestServer> {
     found("proot", &[])?;
     let image = Image::alpine_like()?.with("Env", json!(["MARK=of the image"])).with("WorkingDir", json!("/srv"));
     let server = TestServer::start(&format!("{NATIVE} providers.proot.enabled=true defaults.image={IMAGE}")).await;
-    let request = server.request(Method::POST, "/images/import").header("content-type", "application/x-tar");
-    let answer = Answer::read(request.body(image.docker_save(&[IMAGE])).send().await.unwrap()).await;
-    assert_eq!(answer.status, 201, "{}", answer.json());
+    import(&server, &image, IMAGE).await;
     Some(server)
+}
+
+async fn import(server: &TestServer, image: &Image, name: &str) {
+    let request = server.request(Method::POST, "/images/import").header("content-type", "application/x-tar");
+    let answer = Answer::read(request.body(image.docker_save(&[name])).send().await.unwrap()).await;
+    assert_eq!(answer.status, 201, "{}", answer.json());
 }
 
 /// Returns the image of this name in the store; `None` if there is none.
@@ -91,6 +95,47 @@ async fn a_snapshot_of_files_is_started_on_another_provider() {
     assert_eq!(read(&server, &native, "/etc/made/d").await, "more\n");
     server.delete(&format!("/sandboxes/{native}")).await.ok();
     server.until("it is removed", async || image(&server, &name_of(&back)).await.is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_only_root_may_read_is_there_too() {
+    let Some(server) = server().await else { return };
+    let secret = Entry::file("srv/secret", "of root").mode(0o600);
+    let image = Image::alpine_like().unwrap().with("User", json!("1234:1234")).and(&[secret]);
+    import(&server, &image, "team/user:1").await;
+    let id = server.spawn_with(json!({"image": "team/user:1"})).await;
+    assert_eq!(server.output(&id, "id -u; cat /srv/secret 2>/dev/null || echo no").await, "1234\nno\n");
+    let snapshot = take_id(&server, &id).await;
+    let copy = server.spawn_with(json!({"snapshot": snapshot, "provider": "proot"})).await;
+    assert_eq!(server.output(&copy, "cat /srv/secret").await, "of root");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_read_is_an_error_and_not_left_out() {
+    let Some(server) = server().await else { return };
+    let id = server.spawn().await;
+    // A path longer than any that can be named.
+    server.output(&id, "n=$(printf %0200d 0); for i in $(seq 30); do mkdir $n && cd -P $n || exit 1; done").await;
+    let snapshot = take_id(&server, &id).await;
+    let answer = server.post("/sandboxes", json!({"snapshot": snapshot, "provider": "proot"})).await;
+    answer.refused(503, "unavailable", "too long");
+    assert!(image(&server, &name_of(&snapshot)).await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_image_is_made_though_its_caller_hangs_up() {
+    let Some(server) = server().await else { return };
+    let id = server.spawn().await;
+    server.output(&id, "head -c 50000000 /dev/urandom > /srv/large").await;
+    let snapshot = take_id(&server, &id).await;
+    let body = json!({"snapshot": snapshot, "provider": "proot"});
+    let spawn = tokio::spawn(server.request(Method::POST, "/sandboxes").json(&body).send());
+    let boxes = server.data_dir().join("native/boxes");
+    server.until("its box is there", async || fs::read_dir(&boxes).unwrap().count() == 2).await;
+    spawn.abort();
+    server.until("the image", async || image(&server, &name_of(&snapshot)).await.is_some()).await;
+    server.until("its box is gone", async || fs::read_dir(&boxes).unwrap().count() == 1).await;
+    assert_eq!(ids(&server, "/sandboxes").await, [id]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

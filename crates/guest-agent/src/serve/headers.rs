@@ -1,0 +1,34 @@
+//! JSON in headers and trailers.
+
+use guest_protocol::REQUEST_HEADER;
+use hyper::header::{HeaderMap, HeaderValue};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::failure::{Result, internal, invalid};
+
+/// Characters that are encoded in a JSON header: all but printable ASCII, and the percent sign
+/// itself.
+const HEADER_SET: &AsciiSet = &CONTROLS.add(b'%');
+
+/// Parses the details of a request whose body is something else.
+///
+/// # Errors
+/// Invalid if they are missing or make no sense.
+pub(super) fn from_header<T: DeserializeOwned>(headers: &HeaderMap) -> Result<T> {
+    let fault = || invalid(format!("the header {REQUEST_HEADER} is missing or makes no sense"));
+    let value = headers.get(REQUEST_HEADER).and_then(|value| value.to_str().ok()).ok_or_else(fault)?;
+    let text = percent_decode_str(value).decode_utf8().map_err(|_| fault())?;
+    serde_json::from_str(&text).map_err(|error| invalid(format!("the header {REQUEST_HEADER} makes no sense: {error}")))
+}
+
+/// Encodes a value for a header or a trailer.
+///
+/// # Errors
+/// Internal if it has no JSON.
+pub(super) fn to_header(value: &impl Serialize) -> Result<HeaderValue> {
+    let text = serde_json::to_string(value).map_err(|error| internal(error.to_string()))?;
+    let encoded = utf8_percent_encode(&text, HEADER_SET).to_string();
+    HeaderValue::try_from(encoded).map_err(|error| internal(error.to_string()))
+}
