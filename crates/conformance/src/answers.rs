@@ -6,8 +6,7 @@ use providers::{Error, Spec};
 use super::case::{Case, case};
 use super::subject::Subject;
 
-/// Memory of the small box. The directory is far larger than most.
-const MEMORY_MB: u32 = 64;
+/// Entries of a directory that is far larger than most.
 const ENTRIES: usize = 40_000;
 const NAME_BYTES: usize = 100;
 const LISTS: usize = 12;
@@ -21,7 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 fn small(subject: &Subject) -> Spec {
     let mut spec = subject.spec();
-    spec.resources.memory_mb = MEMORY_MB;
+    spec.resources.memory_mb = subject.small_memory_mb();
     spec.resources.disk_mb = 0;
     spec
 }

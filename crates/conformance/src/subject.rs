@@ -107,6 +107,7 @@ pub struct Subject {
     images: Option<(String, String)>,
     reopen: Option<Reopen>,
     kill: Option<Kill>,
+    small_memory_mb: u32,
     made: Arc<Mutex<Vec<SandboxId>>>,
     taken: Arc<Mutex<Vec<SnapshotId>>>,
     next: Arc<AtomicU32>,
@@ -129,6 +130,7 @@ impl Subject {
             images: None,
             reopen: None,
             kill: None,
+            small_memory_mb: 64,
             made: Arc::default(),
             taken: Arc::default(),
             next: Arc::default(),
@@ -172,6 +174,13 @@ impl Subject {
     #[must_use]
     pub fn kill(mut self, kill: impl Fn(SandboxId) -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Subject {
         self.kill = Some(Arc::new(kill));
+        self
+    }
+
+    /// Sets the memory of a small box, in MiB: 64 unless what the runtime itself needs counts for the box.
+    #[must_use]
+    pub fn with_small_memory_mb(mut self, mb: u32) -> Subject {
+        self.small_memory_mb = mb;
         self
     }
 
@@ -222,6 +231,10 @@ impl Subject {
 
     pub(super) fn spec(&self) -> Spec {
         self.spec.clone()
+    }
+
+    pub(super) fn small_memory_mb(&self) -> u32 {
+        self.small_memory_mb
     }
 
     pub(super) fn missing_image(&self) -> Spec {
