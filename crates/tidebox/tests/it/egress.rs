@@ -367,11 +367,11 @@ fn from_a_listed_box(ports: &Ports) -> Vec<Attempt> {
     attempts
 }
 
-/// Makes every attempt in a box at once, and returns what came back, in their order. Each connection
-/// is held for as long as a busy machine may take to answer: no end of an answer is common to all.
+/// Makes every attempt in a box at once, and returns what came back, in their order. `client` holds each
+/// connection for as long as a busy machine may take to answer: no end of an answer is common to all.
 async fn make(server: &TestServer, id: &str, client: &str, attempts: &[Attempt]) -> Vec<Vec<u8>> {
     let mut script = format!(
-        "mkdir -p /tmp/a && cd /tmp/a && rm -f *\ntry() {{ (printf %s $2 | base64 -d; sleep 8) | {client} > $1 2>/dev/null & }}\n"
+        "mkdir -p /tmp/a && cd /tmp/a && rm -f *\ntry() {{ printf %s $2 | base64 -d | {client} > $1 2>/dev/null & }}\n"
     );
     for (index, attempt) in attempts.iter().enumerate() {
         script.push_str(&format!("try {index} {}\n", STANDARD.encode(&attempt.bytes)));
@@ -425,13 +425,15 @@ async fn no_attempt_gets_around_the_policy(settings: &str, client: &str) {
     assert!(account["denied"].as_u64() >= Some(30), "{account}");
 }
 
-/// Connection to the proxy, with stdin and stdout.
+/// Connection to the proxy, with stdin and stdout, which is held once all is sent: to start dozens of these
+/// takes seconds.
 const CLIENT: &str = r#"
-import os, socket, threading
+import os, socket, threading, time
 c = socket.create_connection(("127.0.0.1", 7424))
 def send():
     while piece := os.read(0, 65536):
         c.sendall(piece)
+    time.sleep(8)
     c.shutdown(socket.SHUT_WR)
 threading.Thread(target=send, daemon=True).start()
 while piece := c.recv(65536):
@@ -453,5 +455,5 @@ async fn no_attempt_from_a_container_gets_around_the_policy() {
          providers.docker.pull=never defaults.image={IMAGE} providers.docker.socket={}",
         engine.socket().display()
     );
-    no_attempt_gets_around_the_policy(&settings, &format!("busybox nc 127.0.0.1 {PROXY}")).await;
+    no_attempt_gets_around_the_policy(&settings, &format!("(cat; sleep 8) | busybox nc 127.0.0.1 {PROXY}")).await;
 }
