@@ -250,16 +250,14 @@ impl Incoming {
         }
     }
 
-    /// Reads what follows the last piece.
+    /// Reads what follows the last piece. An error there is of the request or of the connection: the answer
+    /// was complete.
     async fn end(&mut self, action: &'static str) -> Result<Option<Bytes>> {
-        let Some(trailers) = self.stream.trailers().await.map_err(|error| fault(action, error))? else {
-            return Ok(None);
-        };
+        let Ok(Some(trailers)) = self.stream.trailers().await else { return Ok(None) };
         self.is_reset = trailers.contains_key(RESET_TRAILER);
-        match trailers.get(FAILURE_TRAILER).and_then(from_header) {
-            Some(found) => Err(failure(action, found)),
-            None => Ok(None),
-        }
+        let Some(found) = trailers.get(FAILURE_TRAILER) else { return Ok(None) };
+        let unclear = || Error::failed(action, "the agent broke off without a reason");
+        Err(from_header(found).map_or_else(unclear, |found| failure(action, found)))
     }
 
     /// Returns whether a connection was reset, after its last piece.
