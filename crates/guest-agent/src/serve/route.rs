@@ -34,6 +34,7 @@ use crate::{exec, files, ports, renew};
 const REQUEST_BYTES_MAX: usize = 512 * 1024;
 /// Number of frames queued between a command's task and its connection.
 const QUEUE_FRAMES: usize = 2;
+
 pub(super) async fn answer(agent: &Rc<Agent>, request: Request<Incoming>) -> Response<Answer> {
     let ours = VERSION.to_string();
     if request.headers().get(VERSION_HEADER).is_none_or(|theirs| theirs.as_bytes() != ours.as_bytes()) {
