@@ -253,15 +253,25 @@ show(rest(c)[:12].decode())
 c = connect("10.0.0.1", 443)
 c.sendall(b"\x16\x03\x01\x00\x05hello")
 show(rest(c).hex())
-for port, words in (22, b""), (3306, b""), (9999, b""), (9999, b"\0\1\2"), (80, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), (80, b"get /\r\n"):
-    begun = time.monotonic()
+def words_and_rest(port, words):
     c = connect("10.0.0.1", port)
+    # It may have been reset already.
     c.sendall(words)
-    show(outcome(lambda: rest(c)), "at once" if time.monotonic() - begun < (0.4 if port < 80 else 5) else "late")
+    rest(c)
+for port, words in (22, b""), (3306, b""), (9999, b""), (9999, b"\0\1\2"), (80, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), (80, b"get /\r\n"):
+    show(outcome(lambda: words_and_rest(port, words)))
+def duration(port):
+    begun = time.monotonic()
+    outcome(lambda: words_and_rest(port, b""))
+    return time.monotonic() - begun
+# A busy machine may make one of them late, and not all. The agent gives 9999 half a second for its first words.
+for port, longest in (22, 0.4), (3306, 0.4), (9999, 2):
+    show(min(duration(port) for _ in range(5)) < longest)
 "#;
     let seen = python(&server, &id, program).await;
     assert_eq!(seen[..3], ["True", "HTTP/1.1 403", "15030300020231"]);
-    assert_eq!(seen[3..], ["ConnectionResetError 104 at once"; 6]);
+    assert_eq!(seen[3..9], ["ConnectionResetError 104"; 6]);
+    assert_eq!(seen[9..], ["True"; 3]);
     // Without a policy there is no network, in the same words as from the proxy.
     let none = server.spawn().await;
     let refused = output(&server, &none, "curl -sSi http://web.example/").await;
