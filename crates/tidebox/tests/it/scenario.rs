@@ -2,6 +2,7 @@
 //! used, kept through a crash, used again, destroyed.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use fixtures::image::Image;
 use fixtures::registry::Registry;
@@ -16,6 +17,8 @@ struct Runtime {
     settings: String,
     /// True if boxes hold what their image holds, and outlive the server.
     is_real: bool,
+    /// True if there is time for Debian's files. An emulated processor takes minutes to boot from them.
+    has_debian: bool,
     engine: Option<Engine>,
 }
 
@@ -27,22 +30,50 @@ impl Runtime {
             "providers.native.enabled=false providers.docker.enabled=true providers.default=docker".to_owned();
         let _ = write!(settings, " providers.docker.socket={}", engine.socket().display());
         let _ = write!(settings, " providers.docker.runtime={runtime}");
-        Some(Runtime { settings, is_real: true, engine: Some(engine) })
+        Some(Runtime { engine: Some(engine), ..Runtime::real(settings) })
+    }
+
+    fn real(settings: String) -> Runtime {
+        Runtime { settings, is_real: true, has_debian: true, engine: None }
+    }
+
+    /// Makes virtual machines with the Firecracker that `FIRECRACKER_BIN` names, of the newest installed kernel.
+    fn firecracker() -> Option<Runtime> {
+        let skip = |reason: &str| fixtures::skip("firecracker", reason);
+        let Some(binary) = std::env::var_os("FIRECRACKER_BIN").map(PathBuf::from) else {
+            skip("FIRECRACKER_BIN names no Firecracker");
+            return None;
+        };
+        let Some(kernel) = firecracker::guest_kernel::newest_installed().unwrap() else {
+            skip("no kernel is installed");
+            return None;
+        };
+        let settings = format!(
+            "providers.native.enabled=false providers.firecracker.enabled=true providers.default=firecracker \
+             providers.firecracker.binary={} providers.firecracker.jailer.binary={} providers.firecracker.kernel={} \
+             providers.firecracker.boot_timeout=4m",
+            binary.display(),
+            binary.with_file_name("jailer").display(),
+            kernel.display()
+        );
+        Some(Runtime { has_debian: false, ..Runtime::real(settings) })
     }
 }
 
 /// An image of the scenario: its template, its name, and the name in its `os-release`.
 type ScenarioImage = (&'static str, String, &'static str);
 
-/// Starts a registry with both images.
-fn images() -> Option<(Registry, [ScenarioImage; 2])> {
-    let (alpine, debian) = (Image::alpine_like()?, Image::debian_like()?);
+/// Starts a registry with the images.
+fn images(has_debian: bool) -> Option<(Registry, Vec<ScenarioImage>)> {
+    let alpine = Image::alpine_like()?;
+    let debian = if has_debian { Some(Image::debian_like()?) } else { None };
     let registry = Registry::start()?;
-    let alpine =
-        registry.push(&alpine.with("Env", json!(["GREETING=hello", "PATH=/bin:/usr/bin"])), "team/alpine", "3");
-    let debian =
-        registry.push(&debian.with("Env", json!(["GREETING=hello", "PATH=/usr/bin:/bin"])), "debian", "stable");
-    Some((registry, [("small", alpine, "Alpine"), ("large", debian, "Debian")]))
+    let push = |image: Image, path: &str, repository: &str, tag: &str| {
+        registry.push(&image.with("Env", json!(["GREETING=hello", path])), repository, tag)
+    };
+    let mut images = vec![("small", push(alpine, "PATH=/bin:/usr/bin", "team/alpine", "3"), "Alpine")];
+    images.extend(debian.map(|debian| ("large", push(debian, "PATH=/usr/bin:/bin", "debian", "stable"), "Debian")));
+    Some((registry, images))
 }
 
 /// Returns the contents of a stream: stdout, stderr, and the exit code.
@@ -79,7 +110,7 @@ async fn is_used(server: &TestServer, id: &str, turn: &str) {
 }
 
 async fn run_on(runtime: Runtime) {
-    let Some((_registry, images)) = images() else { return };
+    let Some((_registry, images)) = images(runtime.has_debian) else { return };
     let mut server = TestServer::start(&format!("{} images.pull=missing", runtime.settings)).await;
     let mut made = Vec::new();
     for (template, image, system) in &images {
@@ -134,7 +165,7 @@ async fn run_on(runtime: Runtime) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_story_is_true_on_native() {
-    run_on(Runtime { settings: NATIVE.to_owned(), is_real: true, engine: None }).await;
+    run_on(Runtime::real(NATIVE.to_owned())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -160,10 +191,17 @@ async fn the_story_is_true_on_proot() {
         return;
     }
     let settings = "providers.native.enabled=false providers.proot.enabled=true providers.default=proot";
-    run_on(Runtime { settings: settings.to_owned(), is_real: true, engine: None }).await;
+    run_on(Runtime::real(settings.to_owned())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_story_is_true_on_mock() {
-    run_on(Runtime { settings: MOCK.to_owned(), is_real: false, engine: None }).await;
+    run_on(Runtime { is_real: false, ..Runtime::real(MOCK.to_owned()) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_story_is_true_on_firecracker() {
+    if let Some(runtime) = Runtime::firecracker() {
+        run_on(runtime).await;
+    }
 }

@@ -228,7 +228,8 @@ async fn bash_has_its_keys_its_jobs_and_its_size() {
         person.keys(&format!("clear; jobs; kill -9 %1; {gone}; echo no''thing\n")).await;
         person.until("nothing").await;
         person.resize(100, 30).await;
-        person.keys("stty size\n").await;
+        // The command line hears of its new size by a signal, and may read the keys first.
+        person.keys("until stty size | grep -q '^3''0 '; do sleep 0.01; done; stty size\n").await;
         person.until("30 100").await;
         person.keys("exit 7\n").await;
         assert_eq!(person.end().await, 7);
