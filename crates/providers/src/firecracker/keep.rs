@@ -75,8 +75,9 @@ impl Keeper<'_> {
         }
         kept?;
         let to = new.path().to_owned();
-        let finished = tokio::task::spawn_blocking(move || Saved::finish(&to, record)?.size_bytes()).await;
-        finished.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_taken)
+        let finished = tokio::task::spawn_blocking(move || Saved::finish(&to, record)).await;
+        let saved = finished.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_taken)?;
+        self.checks.remember(&saved).and_then(|()| saved.size_bytes()).map_err(not_taken)
     }
 
     /// Puts the files of a snapshot into the room of a box that is made of it.
@@ -104,7 +105,7 @@ impl Keeper<'_> {
                 from.take_written(&to)?;
                 // The process writes to the drive only while its machine runs.
                 open_written(&from.file(CHANGES))?.sync_data()?;
-                Saved::finish(&to, record).map(drop)
+                Saved::finish(&to, record)
             });
             finished.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_written)
         };
@@ -114,7 +115,8 @@ impl Keeper<'_> {
             process.stop(STOP_WAIT).await.map_err(not_written)?;
             room.remove([NEW_STATE, NEW_MEMORY]).map_err(not_written)?;
         }
-        kept?;
+        // One that cannot be looked at is checked when it is loaded.
+        let _ = self.checks.remember(&kept?);
         self.end(Some(process), &size).await
     }
 

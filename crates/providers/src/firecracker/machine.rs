@@ -143,12 +143,12 @@ async fn write(api: &mut Api) -> std::result::Result<(), Failed> {
 /// Writes a machine with a box to the files `new-state` and `new-memory` of its room, and has `copy` take
 /// what else belongs to that moment. Afterwards, and on error, the machine goes on; unless `is_last`, and it
 /// was written.
-pub(super) async fn keep(
+pub(super) async fn keep<T>(
     room: &Room,
     tasks: &TaskTracker,
     is_last: bool,
-    copy: impl Future<Output = Result<()>>,
-) -> Result<()> {
+    copy: impl Future<Output = Result<T>>,
+) -> Result<T> {
     const ACTION: &str = "write a machine to files";
     let refused = |error| refused(ACTION, error);
     let mut api = connected(room, ACTION, tasks).await?;

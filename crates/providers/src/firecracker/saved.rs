@@ -163,7 +163,7 @@ pub(super) struct Checks {
 
 impl Checks {
     /// Checks the files of a saved machine before they are used. The digests are reckoned for the first
-    /// use by this server, and when a file looks different.
+    /// use by a server that has not written them, and when a file looks different.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidData`] if a file is not what was written, [`ErrorKind::NotFound`] if one is
@@ -179,13 +179,23 @@ impl Checks {
         let (ids, checked) = (saved.ids()?, saved.clone());
         let checked = tokio::task::spawn_blocking(move || checked.check()).await;
         checked.unwrap_or_else(|error| Err(io::Error::other(error)))?;
+        self.add(saved, ids);
+        Ok(())
+    }
+
+    /// Takes the files of a saved machine as checked: this server has just read all of them for their digests.
+    pub(super) fn remember(&self, saved: &Saved) -> io::Result<()> {
+        self.add(saved, saved.ids()?);
+        Ok(())
+    }
+
+    fn add(&self, saved: &Saved, ids: Vec<FileId>) {
         let mut known = self.known.lock();
         if known.len() >= CHECKED_MAX {
             // Those that are used again are checked again.
             known.clear();
         }
         known.insert(saved.dir.clone(), ids);
-        Ok(())
     }
 
     fn knows(&self, saved: &Saved) -> io::Result<bool> {
@@ -225,7 +235,11 @@ mod test {
             let dir = temp.path().join(at.to_string());
             fs::create_dir(&dir).unwrap();
             let (saved, checks) = (written(&dir), Checks::default());
-            checks.check(&saved).await.unwrap();
+            if at % 2 == 0 {
+                checks.check(&saved).await.unwrap();
+            } else {
+                checks.remember(&saved).unwrap();
+            }
             for file in [STATE, MEMORY] {
                 fs::set_permissions(dir.join(file), Permissions::from_mode(0o600)).unwrap();
             }

@@ -11,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 /// Bytes that are looked at together: a page of memory, and a block of most file systems.
 const PAGE_BYTES: usize = 4096;
+const ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 /// Bytes of one read.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -59,7 +60,7 @@ fn digest_of(file: &File, zeros: impl Fn(u64, u64) -> io::Result<()>) -> io::Res
             let Some(piece) = piece.get_mut(..wanted) else { break };
             file.read_exact_at(piece, at)?;
             for page in piece.chunks(PAGE_BYTES) {
-                if page.iter().all(|byte| *byte == 0) {
+                if ZEROS.starts_with(page) {
                     empty_from.get_or_insert(at);
                 } else {
                     if let Some(from) = empty_from.take() {

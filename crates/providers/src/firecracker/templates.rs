@@ -192,6 +192,7 @@ impl Templates {
         let dir = self.dir.join(&new.making.name);
         fs::rename(&new.dir, &dir)?;
         let saved = Saved::read(&dir).ok_or(io::ErrorKind::InvalidData)?;
+        self.checks.remember(&saved)?;
         self.known.lock().insert(new.making.name.clone(), State::Ready { saved, used: Instant::now() });
         Ok(())
     }

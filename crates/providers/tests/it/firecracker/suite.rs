@@ -12,6 +12,9 @@ use crate::test_box::spec_of;
 /// Room for templates of a test's machines.
 pub(crate) const TEMPLATES_MB: u64 = 8192;
 
+/// Memory of a small box: with less no kernel of a distribution boots.
+const SMALL_MB: u32 = 128;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn firecracker_passes_the_suite_in_a_jail() {
     passes_the_suite(true, 0).await;
@@ -56,6 +59,8 @@ async fn passes_the_suite(jailed: bool, templates_mb: u64) {
         })
         .without(Need::HostKernel, "a machine has a kernel of its own")
         .without(Need::HeldFiles, "a machine keeps the table of open files to itself")
+        .without(Need::OwnGroups, "a machine has control groups of its own, and none of the host")
+        .with_small_memory_mb(SMALL_MB)
         .without(Need::Disk, "a machine keeps the entries of its drive to itself");
     run(subject).await;
 }
