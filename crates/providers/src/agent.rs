@@ -39,6 +39,7 @@ use http::Method;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::array::Bounds;
+pub(crate) use self::connection::BROKEN;
 use self::connection::Connection;
 pub(crate) use self::exec::check_command;
 pub(crate) use self::ports::check_port;

@@ -8,6 +8,7 @@
 //! With a server that is root, the process runs in Firecracker's jailer: as a user of the host that the
 //! box has for itself, in a root and a pid namespace of its own.
 
+mod agent_stream;
 mod backend;
 mod console;
 mod drive_rate;

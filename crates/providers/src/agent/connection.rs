@@ -5,6 +5,7 @@
 //! stdin does not end.
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +57,9 @@ const LEFT_STREAMS_KEPT: Duration = Duration::from_secs(30);
 const STRAY_FRAMES_MAX: usize = 16 * 1024;
 /// Largest headers: a path, a name and a link's target of 4 KiB each, every byte encoded as six.
 const HEADERS_BYTES_MAX: u32 = 128 * 1024;
+
+/// Kind of the error of a byte stream that broke while its box goes on. No socket gives it.
+pub(crate) const BROKEN: io::ErrorKind = io::ErrorKind::NetworkDown;
 
 /// A connection to an agent; dropping it closes the byte stream.
 pub(super) struct Connection {
@@ -164,7 +168,7 @@ impl Connection {
     }
 
     fn fault(&self, action: &'static str, error: h2::Error) -> Error {
-        if self.is_closed() { Error::Gone } else { fault(action, error) }
+        if self.is_closed() && !is_broken(&error) { Error::Gone } else { fault(action, error) }
     }
 }
 
@@ -266,7 +270,16 @@ impl Incoming {
     }
 }
 
+fn is_broken(error: &h2::Error) -> bool {
+    error.get_io().is_some_and(|error| error.kind() == BROKEN)
+}
+
 /// Distinguishes a connection that has ended from a request that failed.
 fn fault(action: &'static str, error: h2::Error) -> Error {
+    if is_broken(&error) {
+        let text = "the connection to the sandbox broke, as a snapshot with its memory breaks it; the request may have \
+                    been carried out: look before you send it again";
+        return Error::Conflict(text.to_owned());
+    }
     if error.is_io() || error.is_go_away() { Error::Gone } else { Error::failed(action, error) }
 }

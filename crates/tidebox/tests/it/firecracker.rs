@@ -48,7 +48,7 @@ impl Machines {
     }
 }
 
-/// Serves agents that answer every request with a hello.
+/// Serves agents that answer every request with a hello, and hang up at one for a directory.
 fn serve(socket: &Path) -> JoinSet<()> {
     let listener = UnixListener::bind(socket).unwrap();
     let mut tasks = JoinSet::new();
@@ -59,6 +59,9 @@ fn serve(socket: &Path) -> JoinSet<()> {
             connections.spawn(async move {
                 let Ok(mut connection) = h2::server::handshake(stream).await else { return };
                 while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    if request.uri().path() == "/files/list" {
+                        return;
+                    }
                     let version = request.headers()["tidebox-protocol"].to_str().unwrap();
                     let hello = format!(r#"{{"protocol":{version},"version":"test"}}"#);
                     if let Ok(mut body) = respond.send_response(http::Response::new(()), false) {
@@ -85,6 +88,21 @@ async fn listed(server: &TestServer, path: &str) -> BTreeSet<String> {
 
 async fn state(server: &TestServer, id: &str) -> Value {
     server.get(&format!("/sandboxes/{id}")).await.ok()["state"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_breaks_is_not_the_end_of_its_sandbox() {
+    let Some(machines) = Machines::start().await else { return };
+    let server = &machines.server;
+    let id = server.spawn().await;
+    for _ in 0..3 {
+        server.get(&format!("/sandboxes/{id}/files/list?path=/")).await.refused(
+            409,
+            "conflict",
+            "before you send it again",
+        );
+        assert_eq!(state(server, &id).await, "running");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
