@@ -7,6 +7,7 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -71,6 +72,7 @@ pub(super) struct Connection {
     closed: CancellationToken,
     /// Token that ends the connection.
     end: CancellationToken,
+    faults: Faults,
     /// Task that reads and writes the byte stream.
     _driver: JoinSet<()>,
 }
@@ -90,7 +92,7 @@ impl Connection {
             .enable_push(false)
             .handshake(io)
             .await
-            .map_err(|error| fault("reach the agent", error))?;
+            .map_err(|error| Faults::default().of("reach the agent", error))?;
         let closed = CancellationToken::new();
         let on_end = closed.clone().drop_guard();
         let (mut driver, end) = (JoinSet::new(), CancellationToken::new());
@@ -109,12 +111,14 @@ impl Connection {
             large_answers: Semaphore::new(LARGE_ANSWERS_MAX),
             closed,
             end,
+            faults: Faults::default(),
             _driver: driver,
         })
     }
 
-    /// Ends the byte stream, and all requests on it.
+    /// Ends the byte stream, and all requests on it. The box goes on.
     pub(super) fn end(&self) {
+        self.faults.is_hung_up.store(true, Ordering::Release);
         self.end.cancel();
     }
 
@@ -158,17 +162,21 @@ impl Connection {
     ) -> Result<(impl Future<Output = Result<Response<Incoming>>> + Unpin + use<>, Outgoing)> {
         let mut sender = self.sender.clone().ready().await.map_err(|error| self.fault(action, error))?;
         let (mut answer, stream) = sender.send_request(request, false).map_err(|error| self.fault(action, error))?;
+        let faults = self.faults.clone();
         let head = poll_fn(move |context| {
             std::pin::Pin::new(&mut answer).poll(context).map(|answer| match answer {
-                Ok(answer) => Ok(answer.map(|stream| Incoming { stream, taken: 0, is_reset: false })),
-                Err(error) => Err(fault(action, error)),
+                Ok(answer) => {
+                    Ok(answer.map(|stream| Incoming { stream, taken: 0, is_reset: false, faults: faults.clone() }))
+                }
+                Err(error) => Err(faults.of(action, error)),
             })
         });
-        Ok((head, Outgoing { action, stream }))
+        Ok((head, Outgoing { action, stream, faults: self.faults.clone() }))
     }
 
     fn fault(&self, action: &'static str, error: h2::Error) -> Error {
-        if self.is_closed() && !is_broken(&error) { Error::Gone } else { fault(action, error) }
+        let fault = self.faults.of(action, error);
+        if self.is_closed() && matches!(fault, Error::Failed { .. }) { Error::Gone } else { fault }
     }
 }
 
@@ -190,6 +198,7 @@ pub(super) fn request(action: &'static str, method: Method, path: &str) -> Resul
 pub(super) struct Outgoing {
     action: &'static str,
     stream: SendStream<Bytes>,
+    faults: Faults,
 }
 
 impl Outgoing {
@@ -199,7 +208,7 @@ impl Outgoing {
             Ok(()) => Ok(()),
             // The agent may have answered already, and its answer is more precise.
             Err(error) if !error.is_io() && !error.is_go_away() => Ok(()),
-            Err(error) => Err(fault(self.action, error)),
+            Err(error) => Err(self.faults.of(self.action, error)),
         }
     }
 
@@ -210,7 +219,9 @@ impl Outgoing {
         while self.stream.capacity() == 0 {
             match poll_fn(|context| self.stream.poll_capacity(context)).await {
                 Some(Ok(_)) => {}
-                Some(Err(error)) if error.is_io() || error.is_go_away() => return Err(fault(self.action, error)),
+                Some(Err(error)) if error.is_io() || error.is_go_away() => {
+                    return Err(self.faults.of(self.action, error));
+                }
                 Some(Err(_)) | None => return Ok(false),
             }
         }
@@ -226,6 +237,7 @@ pub(super) struct Incoming {
     /// Bytes of the window that the last piece used.
     taken: usize,
     is_reset: bool,
+    faults: Faults,
 }
 
 impl Incoming {
@@ -238,7 +250,7 @@ impl Incoming {
     pub(super) async fn piece(&mut self, action: &'static str) -> Result<Option<Bytes>> {
         loop {
             let taken = std::mem::take(&mut self.taken);
-            self.stream.flow_control().release_capacity(taken).map_err(|error| fault(action, error))?;
+            self.stream.flow_control().release_capacity(taken).map_err(|error| self.faults.of(action, error))?;
             match self.stream.data().await {
                 None => return self.end(action).await,
                 Some(Ok(piece)) => {
@@ -249,7 +261,7 @@ impl Incoming {
                 }
                 // The answer was complete, and the agent does not want the rest of the request.
                 Some(Err(error)) if error.reason() == Some(Reason::NO_ERROR) && error.is_reset() => return Ok(None),
-                Some(Err(error)) => return Err(fault(action, error)),
+                Some(Err(error)) => return Err(self.faults.of(action, error)),
             }
         }
     }
@@ -270,16 +282,26 @@ impl Incoming {
     }
 }
 
-fn is_broken(error: &h2::Error) -> bool {
-    error.get_io().is_some_and(|error| error.kind() == BROKEN)
+/// Errors of the requests of one connection.
+#[derive(Debug, Clone, Default)]
+struct Faults {
+    is_hung_up: Arc<AtomicBool>,
 }
 
-/// Distinguishes a connection that has ended from a request that failed.
-fn fault(action: &'static str, error: h2::Error) -> Error {
-    if is_broken(&error) {
-        let text = "the connection to the sandbox broke, as a snapshot with its memory breaks it; the request may have \
-                    been carried out: look before you send it again";
-        return Error::Conflict(text.to_owned());
+impl Faults {
+    /// Distinguishes a box that is gone from a connection that has ended, and both from a request that failed.
+    fn of(&self, action: &'static str, error: h2::Error) -> Error {
+        if !error.is_io() && !error.is_go_away() {
+            return Error::failed(action, error);
+        }
+        let is_broken = error.get_io().is_some_and(|error| error.kind() == BROKEN);
+        if !is_broken && !self.is_hung_up.load(Ordering::Acquire) {
+            return Error::Gone;
+        }
+        Error::Conflict(
+            "the connection to the sandbox broke, as a snapshot with its memory or a pause to disk breaks it; the \
+             request may have been carried out: look before you send it again"
+                .to_owned(),
+        )
     }
-    if error.is_io() || error.is_go_away() { Error::Gone } else { Error::failed(action, error) }
 }

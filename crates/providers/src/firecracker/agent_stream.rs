@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::room::{Room, VSOCK};
+use super::saved::Saved;
 use crate::agent::BROKEN;
 
 /// Looks at a machine whose stream has ended, and the pause between two of them: the process of a machine
@@ -15,39 +16,39 @@ use crate::agent::BROKEN;
 const LOOKS: u32 = 3;
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Future that resolves to true if the machine runs.
-type Runs = Pin<Box<dyn Future<Output = bool> + Send>>;
+/// Future that resolves to true if the box of the machine goes on.
+type GoesOn = Pin<Box<dyn Future<Output = bool> + Send>>;
 
-/// A stream `S` whose end is an error of the kind [`BROKEN`] if the machine runs all the same, as after a
+/// A stream `S` whose end is an error of the kind [`BROKEN`] if the box goes on all the same, as after a
 /// snapshot with its memory.
 pub(super) struct AgentStream<S> {
     stream: S,
-    runs: Runs,
-    /// Set once the stream has ended: the result of `runs`.
+    goes_on: GoesOn,
+    /// Set once the stream has ended: the result of `goes_on`.
     broke: Option<bool>,
 }
 
 impl<S> AgentStream<S> {
-    pub(super) fn new(stream: S, runs: impl Future<Output = bool> + Send + 'static) -> AgentStream<S> {
-        AgentStream { stream, runs: Box::pin(runs), broke: None }
+    pub(super) fn new(stream: S, goes_on: impl Future<Output = bool> + Send + 'static) -> AgentStream<S> {
+        AgentStream { stream, goes_on: Box::pin(goes_on), broke: None }
     }
 
-    /// Returns the error of a stream that broke, or `otherwise` if the machine has ended.
+    /// Returns the error of a stream that broke, or `otherwise` if the box is gone.
     fn poll_end<T>(&mut self, context: &mut Context<'_>, otherwise: io::Result<T>) -> Poll<io::Result<T>> {
         let broke = match self.broke {
             Some(broke) => broke,
-            None => ready!(self.runs.as_mut().poll(context)),
+            None => ready!(self.goes_on.as_mut().poll(context)),
         };
         self.broke = Some(broke);
         Poll::Ready(if broke { Err(BROKEN.into()) } else { otherwise })
     }
 }
 
-/// Returns whether the process of a machine still listens.
-pub(super) async fn runs(room: Room) -> bool {
+/// Returns whether the box of a machine goes on: its process still listens, or it was written to disk.
+pub(super) async fn goes_on(room: Room) -> bool {
     for _ in 0..LOOKS {
         if room.connect(VSOCK).await.is_err() {
-            return false;
+            return Saved::read(&room.suspended()).is_some();
         }
         tokio::time::sleep(LOOK_PAUSE).await;
     }
@@ -111,10 +112,10 @@ mod test {
     use super::*;
 
     #[tokio::test]
-    async fn an_end_is_an_error_only_while_the_machine_runs() {
-        for runs in [true, false] {
+    async fn an_end_is_an_error_only_while_the_box_goes_on() {
+        for goes_on in [true, false] {
             let (mut agent, stream) = tokio::net::UnixStream::pair().unwrap();
-            let mut stream = AgentStream::new(stream, ready(runs));
+            let mut stream = AgentStream::new(stream, ready(goes_on));
             agent.write_all(b"words").await.unwrap();
             stream.write_all(b"answer").await.unwrap();
             drop(agent);
@@ -127,9 +128,9 @@ mod test {
                     Err(error) if error.kind() == io::ErrorKind::ConnectionReset => stream.read(&mut words).await,
                     end => end,
                 };
-                assert_eq!(end.map_err(|error| error.kind()), if runs { Err(BROKEN) } else { Ok(0) }, "{runs}");
+                assert_eq!(end.map_err(|error| error.kind()), if goes_on { Err(BROKEN) } else { Ok(0) }, "{goes_on}");
                 let written = stream.write(b"more").await.map_err(|error| error.kind());
-                assert_eq!(written, Err(if runs { BROKEN } else { io::ErrorKind::BrokenPipe }), "{runs}");
+                assert_eq!(written, Err(if goes_on { BROKEN } else { io::ErrorKind::BrokenPipe }), "{goes_on}");
             }
         }
     }

@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::agent_stream::{AgentStream, runs};
+use super::agent_stream::{AgentStream, goes_on};
 use super::room::{API, CHANGES, IMAGE, INITRD, KERNEL, MEMORY, NEW_MEMORY, NEW_STATE, Room, STATE, VSOCK};
 use crate::agent::AgentGuest;
 use crate::local::process::Process;
@@ -335,7 +335,7 @@ pub(super) async fn dial(room: &Room) -> Result<AgentGuest> {
     let stream = room.connect(VSOCK).await;
     let stream = stream.map_err(|error| if is_absent(&error) { Error::Gone } else { Error::failed(ACTION, error) })?;
     match vsock::open(stream, MACHINE_AGENT_PORT, DIAL_WAIT).await {
-        Ok(stream) => AgentGuest::connect(AgentStream::new(stream, runs(room.clone()))).await,
+        Ok(stream) => AgentGuest::connect(AgentStream::new(stream, goes_on(room.clone()))).await,
         Err(firecracker::Error::NotListening(_)) => Err(Error::Gone),
         Err(error) => Err(Error::failed(ACTION, error)),
     }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::server::{Answer, TestServer};
@@ -18,6 +20,8 @@ struct Machines {
     /// Files of the fake, and the socket of the agent.
     _folder: tempfile::TempDir,
     _agent: JoinSet<()>,
+    /// A permit for each request that is held.
+    held: Arc<Semaphore>,
 }
 
 impl Machines {
@@ -28,7 +32,8 @@ impl Machines {
         let image = fixtures::suite::scratch()?;
         let kernel = folder.path().join("vmlinux");
         std::fs::write(&kernel, fixtures::firecracker::kernel()).unwrap();
-        let agent = serve(&agent);
+        let held = Arc::new(Semaphore::new(0));
+        let agent = serve(&agent, Arc::clone(&held));
         let settings = format!(
             "providers.default=firecracker providers.firecracker.enabled=true providers.native.enabled=false \
              providers.firecracker.jailer.enabled=false providers.firecracker.binary={} providers.firecracker.kernel={} \
@@ -40,7 +45,7 @@ impl Machines {
         let import = server.request(Method::POST, "/images/import").header("content-type", "application/x-tar");
         let answer = Answer::read(import.body(image.docker_save(&["machine:1"])).send().await.unwrap()).await;
         assert_eq!(answer.status, 201, "{}", answer.json());
-        Some(Machines { server, _folder: folder, _agent: agent })
+        Some(Machines { server, _folder: folder, _agent: agent, held })
     }
 
     fn folder(&self, name: &str) -> PathBuf {
@@ -48,19 +53,28 @@ impl Machines {
     }
 }
 
-/// Serves agents that answer every request with a hello, and hang up at one for a directory.
-fn serve(socket: &Path) -> JoinSet<()> {
+/// Serves agents that answer every request with a hello, but hang up at one for a directory, and hold one for a
+/// file.
+fn serve(socket: &Path, held: Arc<Semaphore>) -> JoinSet<()> {
     let listener = UnixListener::bind(socket).unwrap();
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
         let mut connections = JoinSet::new();
         loop {
             let (stream, _) = listener.accept().await.unwrap();
+            let held = Arc::clone(&held);
             connections.spawn(async move {
                 let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+                let mut holding = Vec::new();
                 while let Some(Ok((request, mut respond))) = connection.accept().await {
-                    if request.uri().path() == "/files/list" {
-                        return;
+                    match request.uri().path() {
+                        "/files/list" => return,
+                        "/files/stat" => {
+                            holding.push((request, respond));
+                            held.add_permits(1);
+                            continue;
+                        }
+                        _ => {}
                     }
                     let version = request.headers()["tidebox-protocol"].to_str().unwrap();
                     let hello = format!(r#"{{"protocol":{version},"version":"test"}}"#);
@@ -95,14 +109,22 @@ async fn a_connection_that_breaks_is_not_the_end_of_its_sandbox() {
     let Some(machines) = Machines::start().await else { return };
     let server = &machines.server;
     let id = server.spawn().await;
+    let words = "before you send it again";
     for _ in 0..3 {
-        server.get(&format!("/sandboxes/{id}/files/list?path=/")).await.refused(
-            409,
-            "conflict",
-            "before you send it again",
-        );
+        server.get(&format!("/sandboxes/{id}/files/list?path=/")).await.refused(409, "conflict", words);
         assert_eq!(state(server, &id).await, "running");
     }
+    // What keeps the memory ends what is under way.
+    for (path, body) in [("snapshots", json!({})), ("pause", json!({"to_disk": true, "force": true}))] {
+        let asking = async { server.get(&format!("/sandboxes/{id}/files/stat?path=/file")).await };
+        let keeping = async {
+            machines.held.acquire().await.unwrap().forget();
+            server.post(&format!("/sandboxes/{id}/{path}"), body).await.ok();
+        };
+        let (answer, ()) = tokio::join!(asking, keeping);
+        answer.refused(409, "conflict", words);
+    }
+    assert_eq!(state(server, &id).await, "paused");
 }
 
 #[tokio::test(flavor = "multi_thread")]
