@@ -7,7 +7,6 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -70,8 +69,6 @@ pub(super) struct Connection {
     listen: Arc<Semaphore>,
     large_answers: Semaphore,
     closed: CancellationToken,
-    /// Token that ends the connection.
-    end: CancellationToken,
     faults: Faults,
     /// Task that reads and writes the byte stream.
     _driver: JoinSet<()>,
@@ -95,8 +92,8 @@ impl Connection {
             .map_err(|error| Faults::default().of("reach the agent", error))?;
         let closed = CancellationToken::new();
         let on_end = closed.clone().drop_guard();
-        let (mut driver, end) = (JoinSet::new(), CancellationToken::new());
-        let ended = end.clone();
+        let (mut driver, faults) = (JoinSet::new(), Faults::default());
+        let ended = faults.hung_up.clone();
         driver.spawn(async move {
             let _on_end = on_end;
             if let Some(Err(error)) = ended.run_until_cancelled_owned(connection).await {
@@ -110,16 +107,14 @@ impl Connection {
             listen: Arc::new(Semaphore::new(LISTEN_CONNECTIONS_MAX)),
             large_answers: Semaphore::new(LARGE_ANSWERS_MAX),
             closed,
-            end,
-            faults: Faults::default(),
+            faults,
             _driver: driver,
         })
     }
 
     /// Ends the byte stream, and all requests on it. The box goes on.
     pub(super) fn end(&self) {
-        self.faults.is_hung_up.store(true, Ordering::Release);
-        self.end.cancel();
+        self.faults.hung_up.cancel();
     }
 
     /// Returns whether the byte stream has ended.
@@ -285,7 +280,8 @@ impl Incoming {
 /// Errors of the requests of one connection.
 #[derive(Debug, Clone, Default)]
 struct Faults {
-    is_hung_up: Arc<AtomicBool>,
+    /// Token that ends the connection from this side.
+    hung_up: CancellationToken,
 }
 
 impl Faults {
@@ -295,7 +291,7 @@ impl Faults {
             return Error::failed(action, error);
         }
         let is_broken = error.get_io().is_some_and(|error| error.kind() == BROKEN);
-        if !is_broken && !self.is_hung_up.load(Ordering::Acquire) {
+        if !is_broken && !self.hung_up.is_cancelled() {
             return Error::Gone;
         }
         Error::Conflict(
