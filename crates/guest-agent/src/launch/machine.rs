@@ -63,8 +63,9 @@ pub(crate) fn make() -> Result<Made, ExitCode> {
         }
     });
     made.map_err(|refused| {
-        // The console is all that is left to report to.
+        // The console is all that is left to report to. What it has not sent yet is lost with this process.
         let _ = writeln!(std::io::stderr(), "tidebox: {refused}");
+        let _ = rustix::termios::tcdrain(std::io::stderr());
         ExitCode::FAILURE
     })
 }
@@ -73,6 +74,7 @@ pub(crate) fn make() -> Result<Made, ExitCode> {
 fn begin() -> Result<(Listener, Drives), Refused> {
     umask(Mode::from_raw_mode(0o022));
     kernel::mount_views()?;
+    kernel::stop_watchdog();
     modules::load()?;
     let drives = Drives::mount_image()?;
     Ok((Listener::bind(MACHINE_BOOT_PORT).at("listen on the vsock")?, drives))

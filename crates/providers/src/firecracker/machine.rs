@@ -34,11 +34,12 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Address of a guest on its vsock. Each machine has a vsock of its own.
 const GUEST_CID: u32 = 3;
 /// Command line of the guest's kernel: its errors go to the console; a failure of the kernel, or the end
-/// of its first process, ends the machine at once; it looks for no keyboard, and takes a pause for no
-/// fault. What follows the dashes is for the first process.
+/// of its first process, ends the machine at once; it looks for no keyboard. What follows the dashes is for
+/// the first process, which also gets each word before them that a kernel does not know, unless there is a
+/// `.` or `=` in it.
 pub(super) const BOOT_ARGUMENTS: &str = "console=ttyS0 loglevel=4 reboot=k panic=-1 8250.nr_uarts=1 i8042.noaux i8042.nomux \
-                              i8042.nopnp i8042.dumbkbd random.trust_cpu=on nowatchdog \
-                              rcupdate.rcu_cpu_stall_suppress=1 -- machine";
+                              i8042.nopnp i8042.dumbkbd random.trust_cpu=on rcupdate.rcu_cpu_stall_suppress=1 \
+                              -- machine";
 
 /// Machine to boot.
 #[derive(Debug)]
@@ -364,4 +365,18 @@ fn refused(action: &'static str, error: firecracker::Error) -> Error {
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Realtime);
     u64::try_from(now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod test {
+    use super::BOOT_ARGUMENTS;
+
+    #[test]
+    fn the_first_process_gets_no_word_of_the_kernels() {
+        let (of_the_kernel, of_the_process) = BOOT_ARGUMENTS.split_once(" -- ").unwrap();
+        assert_eq!(of_the_process, "machine");
+        for word in of_the_kernel.split(' ') {
+            assert!(word.contains(['.', '=']), "a kernel that does not know `{word}` gives it to its first process");
+        }
+    }
 }
