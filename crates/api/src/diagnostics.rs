@@ -141,6 +141,8 @@ pub struct WarmPoolFigures {
     pub misses_total: u64,
     /// Boxes that were replaced before a spawn took them, since the start: too old, outdated or dead.
     pub replaced_total: u64,
+    /// Boxes, also of spawns that found none ready, that were made of the entry's snapshot, since the start.
+    pub of_snapshot_total: u64,
     /// Reason why its boxes cannot be made now; null while they can.
     pub error: Option<String>,
 }

@@ -12,16 +12,17 @@ pub struct SnapshotSummary {
     /// Identifier of the snapshot.
     pub id: String,
     /// `sandbox` for one that was taken of a sandbox. `image` for one that the provider takes by itself, of a
-    /// machine that has booted an image and run nothing, and makes the sandboxes of that image from; no spawn
-    /// names it.
+    /// machine that has booted an image and run nothing, and makes the sandboxes of that image from. `warm_pool`
+    /// for one of a box in which the commands of an entry of the warm pool have run. No spawn names one of the
+    /// last two.
     pub kind: String,
-    /// Name that the caller gave it; absent without one.
+    /// Name that the caller gave it, or that of the entry of the warm pool; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Owner of the sandbox that it was taken of; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_id: Option<String>,
-    /// Sandbox that it was taken of; absent for one of an image.
+    /// Sandbox that it was taken of; absent for one of an image or of the warm pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<String>,
     /// Provider that keeps it, and makes the sandboxes of it.

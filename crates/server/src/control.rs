@@ -49,6 +49,7 @@ mod wait;
 mod waiters;
 mod warm_boxes;
 mod warm_pool;
+mod warm_snapshots;
 mod workers;
 
 pub use admission::Decision;
@@ -78,6 +79,7 @@ pub use spawn::{SpawnRequest, Spawned};
 pub use stats::Stored;
 pub use wait::{WAIT_MAX, WaitFor};
 pub use warm_pool::WarmFigures;
+pub use warm_snapshots::WarmSnapshot;
 pub use workers::{LEASE_TTL_MAX, Seen, hostname};
 
 pub use crate::store::workers::{Heartbeat, LeaseCounts};

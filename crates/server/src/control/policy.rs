@@ -70,6 +70,8 @@ pub struct WarmEntry {
     pub count: usize,
     /// Age at which a box that was not taken is replaced.
     pub max_age: Duration,
+    /// True to make boxes of a snapshot of the first one in which the template's commands have run.
+    pub snapshot: bool,
 }
 
 /// Bounds of the audit history.

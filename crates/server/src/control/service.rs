@@ -22,6 +22,7 @@ use super::policy::Policy;
 use super::snapshots_in_hand::SnapshotsInHand;
 use super::waiters::Waiters;
 use super::warm_pool::WarmPool;
+use super::warm_snapshots::WarmSnapshots;
 use crate::admission::{Admission, QueueStats};
 use crate::audit::Refusals;
 use crate::clock::Clock;
@@ -76,6 +77,7 @@ pub struct Control {
     pub(super) imaging: Turns<SnapshotId>,
     /// Boxes that are kept ready.
     pub(super) warm_pool: Arc<WarmPool>,
+    pub(super) warm_snapshots: WarmSnapshots,
     /// Deadlines that boxes of the warm pool get after their spawns.
     pub(super) late_deadlines: LateDeadlines,
 }
@@ -104,6 +106,7 @@ impl Control {
     pub fn assemble(parts: ControlParts) -> Arc<Self> {
         let ControlParts { store, registry, clock, policy, events, admission, egress, secrets, port_watch } = parts;
         let warm_pool = Arc::new(WarmPool::new(&policy.warm_pool));
+        let warm_snapshots = WarmSnapshots::new(policy.warm_pool.len());
         Arc::new(Self {
             store,
             registry,
@@ -114,6 +117,7 @@ impl Control {
             snapshots_in_hand: SnapshotsInHand::default(),
             no_spawn: Notify::new(),
             warm_pool,
+            warm_snapshots,
             removing: Mutex::default(),
             events,
             audited: AtomicU64::new(0),

@@ -104,7 +104,7 @@ mod test {
             let clock = SteadyClock::start();
             let mock = Mock::new(move || clock.now());
             let (name, options) = ("a".to_owned(), SpawnOptions::default());
-            let entry = WarmEntry { name, template: None, options, count: 1, max_age };
+            let entry = WarmEntry { name, template: None, options, count: 1, max_age, snapshot: false };
             let policy = crate::control::Policy { warm_pool: vec![entry], ..policy() };
             let app = TestApp::builder().provider(Arc::new(mock.clone())).policy(policy).start().await;
             app.control.keep_warm(0).await.unwrap();

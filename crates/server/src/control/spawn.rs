@@ -26,6 +26,7 @@ use super::service::Control;
 use super::templates::TEMPLATE_LABEL;
 use super::wait::{WAIT_MAX, WaitFor};
 use super::warm_pool::{WarmBox, WarmCheck};
+use super::warm_snapshots::WarmSnapshot;
 use crate::admission::{Granted, Refused};
 use crate::clock;
 use crate::events::EventType;
@@ -82,6 +83,8 @@ struct Order {
     prepare: Vec<PrepareCommand>,
     /// Box of the warm pool that it was given.
     claim: Option<Claim>,
+    /// Snapshot of the warm pool of which its box can be made.
+    warm_snapshot: Option<Arc<WarmSnapshot>>,
 }
 
 /// A box of the warm pool that was given to a sandbox.
@@ -181,7 +184,7 @@ impl Control {
 
     /// Admits and makes a sandbox. `phases` are those since `started` that are over.
     async fn admit_and_make(self: &Arc<Self>, plan: Plan, started: Instant, mut phases: Vec<Phase>) -> Result<Spawned> {
-        let warm = self.take_warm(&plan);
+        let (warm, warm_snapshot) = self.take_warm(&plan);
         let Plan { new, spec, ttl, prepare, generation, imaged: _ } = plan;
         let (placement, egress) = (new.placement.clone(), new.egress.clone());
         let (in_progress, granted, claim) = self.admit(new, ttl, warm, generation.is_some()).await?;
@@ -192,7 +195,7 @@ impl Control {
         let before: Duration = phases.iter().map(|phase| phase.took).sum();
         phases.push(Phase { name: "admission", took: started.elapsed().saturating_sub(stored + before) });
         phases.push(Phase { name: "store", took: stored });
-        let order = Order { egress, spec, placement, generation, prepare, claim };
+        let order = Order { egress, spec, placement, generation, prepare, claim, warm_snapshot };
         let (mut answer, answered) = oneshot::channel();
         let control = Arc::clone(self);
         self.tasks.spawn(async move {
@@ -400,7 +403,7 @@ impl Control {
 
     /// Starts the box, unless the sandbox has been given one, and stores the outcome.
     async fn make(self: &Arc<Self>, sandbox: Sandbox, order: Order, mut phases: Vec<Phase>) -> Result<Spawned> {
-        let Order { egress, spec, placement, generation, prepare: commands, claim } = order;
+        let Order { egress, spec, placement, generation, prepare: commands, claim, warm_snapshot } = order;
         let (id, is_running) = (sandbox.id.clone(), sandbox.state == State::Running);
         let started = async {
             let claimed = self.claimed(&sandbox, claim, &mut phases).await?;
@@ -409,16 +412,26 @@ impl Control {
                 self.take_up(&id, generation).await?;
                 more_of_the_store(&mut phases, written);
             }
-            let is_prepared = claimed.is_some();
-            let (sandbox, provider, mut started) = match claimed {
-                Some(provider) => (sandbox, provider, Started { phases: Vec::new() }),
+            let (sandbox, provider, mut started, commands) = match claimed {
+                Some(provider) => (sandbox, provider, Started { phases: Vec::new() }, &commands[..0]),
                 None => {
-                    let trust = self.authority_certificate(&sandbox, &egress).await?;
-                    self.start(sandbox, &Spec { trust, ..spec }, placement).await?
+                    let spec = Spec { trust: self.authority_certificate(&sandbox, &egress).await?, ..spec };
+                    let of_snapshot = match &warm_snapshot {
+                        Some(snapshot) => self.start_of_warm_snapshot(snapshot, &sandbox, &spec).await,
+                        None => None,
+                    };
+                    match of_snapshot.zip(warm_snapshot.as_ref()) {
+                        Some((started, snapshot)) => {
+                            (sandbox, Arc::clone(&snapshot.provider), started, snapshot.left(&commands))
+                        }
+                        None => {
+                            let (sandbox, provider, started) = self.start(sandbox, &spec, placement).await?;
+                            (sandbox, provider, started, &commands[..])
+                        }
+                    }
                 }
             };
             let began = Instant::now();
-            let commands = if is_prepared { &[] } else { commands.as_slice() };
             if let Err(error) = self.finish_box(&sandbox, &egress, commands, provider.as_ref()).await {
                 // Without its connections and programs the box is not what was asked for.
                 let _ = provider.stop(&sandbox.id).await;

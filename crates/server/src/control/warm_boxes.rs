@@ -15,6 +15,7 @@ use super::policy::ORPHAN_GRACE;
 use super::service::Control;
 use super::spawn::{Plan, SpawnRequest};
 use super::warm_pool::{Kind, Ready, WarmBox, WarmCheck, WarmFigures};
+use super::warm_snapshots::WarmSnapshot;
 use crate::store::Sandbox;
 
 /// Deadline of a box that is to be taken: one that does not answer by then is replaced.
@@ -43,6 +44,14 @@ impl Plan {
     }
 }
 
+/// What a box of the pool is made of.
+enum Origin {
+    /// The image. After so many of its commands a snapshot is taken, unless `None`.
+    Image { keep_after: Option<usize> },
+    /// The snapshot of its entry.
+    Snapshot(Arc<WarmSnapshot>),
+}
+
 /// Box that is being made. Dropped before it is ready, it is removed.
 struct Making {
     control: Arc<Control>,
@@ -59,12 +68,16 @@ impl Drop for Making {
 }
 
 impl Control {
-    /// Takes a box of the warm pool that a spawn can have, if one is ready.
-    pub(super) fn take_warm(&self, plan: &Plan) -> Option<WarmBox> {
+    /// Takes a box of the warm pool that a spawn can have, if one is ready, and finds the snapshot of which one
+    /// can be made.
+    pub(super) fn take_warm(&self, plan: &Plan) -> (Option<WarmBox>, Option<Arc<WarmSnapshot>>) {
         if self.warm_pool.len() == 0 {
-            return None;
+            return (None, None);
         }
-        self.warm_pool.take(&plan.kind(self.policy.far_provider.as_deref())?)
+        match plan.kind(self.policy.far_provider.as_deref()) {
+            Some(kind) => (self.warm_pool.take(&kind), self.warm_snapshots.of_kind(&kind)),
+            None => (None, None),
+        }
     }
 
     /// Returns how a box of the pool is found to be there, which also sets its deadline.
@@ -149,12 +162,17 @@ impl Control {
                 Some(images) => images.digest(&kind.image).await,
                 None => None,
             };
-            self.discard_all_warm(self.warm_pool.renew(entry, kind.clone(), digest, Instant::now()));
-            if !self.warm_pool.lacks(entry) {
-                return Ok(());
-            }
+            let snapshot_after = self.renew_warm_snapshot(entry, &kind, digest.as_deref(), provider.as_ref())?;
+            self.discard_all_warm(self.warm_pool.renew(entry, kind.clone(), digest.clone(), Instant::now()));
+            let origin = match self.warm_snapshots.of_entry(entry) {
+                Some(snapshot) if self.warm_pool.lacks(entry) => Origin::Snapshot(snapshot),
+                _ if self.warm_pool.lacks(entry) || snapshot_after.is_some() => {
+                    Origin::Image { keep_after: snapshot_after }
+                }
+                _ => return Ok(()),
+            };
             let _ = tokio::time::timeout(YIELD_MAX, self.spawns_rest(entry)).await;
-            self.make_warm(entry, plan, &kind, provider).await?;
+            self.make_warm(entry, plan, &kind, digest, provider, origin).await?;
         }
     }
 
@@ -188,7 +206,9 @@ impl Control {
         entry: usize,
         plan: Plan,
         kind: &Kind,
+        digest: Option<String>,
         provider: Arc<dyn Provider>,
+        origin: Origin,
     ) -> Result<()> {
         let Plan { new, spec, ttl, .. } = plan;
         let sandbox = new.sandbox;
@@ -199,26 +219,51 @@ impl Control {
         let lifetime = self.warm_pool.wish(entry).max_age + ttl + ORPHAN_GRACE;
         let spec = Spec { lifetime, ..spec };
         let failed = |error| runtime_error(&sandbox, error);
-        provider.start(&id, &spec).await.map_err(failed)?;
+        match &origin {
+            Origin::Image { .. } => provider.start(&id, &spec).await.map(drop).map_err(failed)?,
+            Origin::Snapshot(snapshot) => {
+                if self.start_of_warm_snapshot(snapshot, &sandbox, &spec).await.is_none() {
+                    return Ok(());
+                }
+            }
+        }
         let guest = provider.guest(&id).await.map_err(failed)?;
         // What a claim will ask: the first answer of an agent takes several times as long as the next.
         let ends = Instant::now() + lifetime;
         guest.set_deadline(lifetime).await.map_err(failed)?;
         let is_untouched = kind.prepare.is_empty() && !kind.entrypoint;
-        let mut is_paused = false;
+        let (mut kept, mut is_paused) = (Ok(()), false);
         if !kind.prepare.is_empty() {
             // Secrets are those of an owner, whom it has not yet.
             let egress = new.egress.without_secrets();
-            self.finish_box(&sandbox, &egress, &kind.prepare, provider.as_ref()).await?;
+            let commands = match &origin {
+                Origin::Snapshot(snapshot) => snapshot.left(&kind.prepare),
+                Origin::Image { keep_after: None } => &kind.prepare,
+                Origin::Image { keep_after: Some(count) } => {
+                    let (before, after) = kind.prepare.split_at(*count);
+                    self.finish_box(&sandbox, &egress, before, provider.as_ref()).await?;
+                    kept = self.take_warm_snapshot(entry, kind, digest, &sandbox, *count, &provider).await;
+                    after
+                }
+            };
+            self.finish_box(&sandbox, &egress, commands, provider.as_ref()).await?;
             if let Some(pauses) = provider.pauses() {
                 // What runs in it takes no processor time until it is taken.
                 pauses.pause(&id).await.map_err(failed)?;
                 is_paused = true;
             }
         }
-        let ready = Ready { id, guest, since: Instant::now(), is_paused, is_untouched, ends };
-        making.is_ready = self.warm_pool.put(entry, kind, ready);
-        Ok(())
+        // A snapshot with the memory ends the connections to its box.
+        let guest = if kind.prepare.is_empty() { guest } else { provider.guest(&id).await.map_err(failed)? };
+        let since = Instant::now();
+        let made = match &origin {
+            Origin::Image { .. } => since,
+            Origin::Snapshot(snapshot) => snapshot.since(),
+        };
+        let ready = Ready { id, guest, since, made, is_paused, is_untouched, ends };
+        // One that was made for its snapshot may be one too many.
+        making.is_ready = self.warm_pool.lacks(entry) && self.warm_pool.put(entry, kind, ready);
+        kept
     }
 
     /// Removes a box of the warm pool that no sandbox has. If that fails, the comparison of the
@@ -249,11 +294,12 @@ impl Control {
         self.discard_all_warm(lost);
     }
 
-    /// Removes all boxes of the warm pool: the next start cannot know them. What is left after a bounded
+    /// Removes all boxes and snapshots of the warm pool: the next start cannot know them. What is left after a bounded
     /// time is removed by the next start as boxes without a row.
     pub async fn empty_warm_pool(&self) {
         let removals = stream::iter(self.warm_pool.members());
-        let all = removals.for_each_concurrent(AT_ONCE, |id| async move { self.remove_warm(&id).await });
+        let boxes = removals.for_each_concurrent(AT_ONCE, |id| async move { self.remove_warm(&id).await });
+        let all = async { tokio::join!(boxes, self.remove_warm_snapshots()) };
         if tokio::time::timeout(EMPTY_MAX, all).await.is_err() {
             tracing::warn!("some boxes of the warm pool are left for the next start");
         }

@@ -38,6 +38,8 @@ pub(super) struct Ready {
     pub(super) guest: Arc<dyn Guest>,
     /// Time at which it was ready.
     pub(super) since: Instant,
+    /// Time at which it was made: for one of a snapshot, that at which the snapshot was taken.
+    pub(super) made: Instant,
     /// True if its processes are stopped where they are.
     pub(super) is_paused: bool,
     /// True if nothing but the agent has run in it.
@@ -74,6 +76,8 @@ struct Shelf {
     misses: u64,
     /// Number of boxes that were replaced: too old, outdated, or dead.
     replaced: u64,
+    /// Number of boxes, also of spawns, that were made of its snapshot.
+    of_snapshot: u64,
     /// Reason why its boxes cannot be made now.
     error: Option<String>,
 }
@@ -111,6 +115,8 @@ pub struct WarmFigures {
     pub misses: u64,
     /// Number of boxes that were replaced unused.
     pub replaced: u64,
+    /// Number of boxes, also of spawns that found none ready, that were made of the entry's snapshot.
+    pub of_snapshot: u64,
     /// Age of the oldest box that is ready.
     pub oldest: Option<Duration>,
     /// Reason why its boxes cannot be made now.
@@ -200,7 +206,7 @@ impl WarmPool {
         (shelf.kind, shelf.digest) = (Some(kind), digest);
         let mut gone = std::mem::take(&mut shelf.left);
         shelf.replaced += gone.len() as u64;
-        gone.extend(self.sift(&mut shelf, |ready| !is_other && now.duration_since(ready.since) < wish.max_age));
+        gone.extend(self.sift(&mut shelf, |ready| !is_other && now.duration_since(ready.made) < wish.max_age));
         gone
     }
 
@@ -268,6 +274,11 @@ impl WarmPool {
         shelf.replaced += 1;
     }
 
+    /// Notes that a box was made of the snapshot of an entry.
+    pub(super) fn made_of_snapshot(&self, entry: usize) {
+        self.entries[entry].shelf.lock().of_snapshot += 1;
+    }
+
     /// Notes why the boxes of an entry cannot be made, or that they can. Returns whether that is new.
     pub(super) fn note(&self, entry: usize, error: Option<String>) -> bool {
         let mut shelf = self.entries[entry].shelf.lock();
@@ -288,6 +299,7 @@ impl WarmPool {
                 hits: shelf.hits,
                 misses: shelf.misses,
                 replaced: shelf.replaced,
+                of_snapshot: shelf.of_snapshot,
                 oldest: shelf.ready.iter().map(|ready| ready.since.elapsed()).max(),
                 error: shelf.error.clone(),
             }
@@ -381,7 +393,8 @@ mod test {
         /// Makes a pool that has the boxes 1 to `boxes`.
         async fn of(boxes: u8) -> Pool {
             let (name, template, options) = ("a".to_owned(), None, SpawnOptions::default());
-            let pool = WarmPool::new(&[WarmEntry { name, template, options, count: 2, max_age: HOUR }]);
+            let pool =
+                WarmPool::new(&[WarmEntry { name, template, options, count: 2, max_age: HOUR, snapshot: false }]);
             assert!(pool.renew(0, kind("host"), None, Instant::now()).is_empty());
             let pool = Pool { pool: Arc::new(pool), mock: Arc::new(Mock::new(|| Timestamp::MIN)) };
             for n in 1..=boxes {
@@ -405,7 +418,15 @@ mod test {
             self.mock.start(&id(n), &spec).await.unwrap();
             let guest = self.mock.guest(&id(n)).await.unwrap();
             self.pool.enroll(&id(n), Arc::clone(&self.mock));
-            let ready = Ready { id: id(n), guest, since, is_paused: false, is_untouched: true, ends: since + HOUR };
+            let ready = Ready {
+                id: id(n),
+                guest,
+                since,
+                made: since,
+                is_paused: false,
+                is_untouched: true,
+                ends: since + HOUR,
+            };
             self.pool.put(0, &kind(image), ready)
         }
 

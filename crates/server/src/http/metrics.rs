@@ -136,7 +136,7 @@ fn image_snapshots(api: &Api) -> [MetricFamily; 2] {
     ]
 }
 
-fn warm_pool(entries: &[WarmFigures]) -> [MetricFamily; 5] {
+fn warm_pool(entries: &[WarmFigures]) -> [MetricFamily; 6] {
     let of = |kind, name, help, value: fn(&WarmFigures) -> f64| {
         MetricFamily::new(kind, name, help)
             .with_each(entries, |family, entry| family.with(&[("entry", entry.name.as_str())], value(entry)))
@@ -151,6 +151,9 @@ fn warm_pool(entries: &[WarmFigures]) -> [MetricFamily; 5] {
             }),
         of(Kind::Counter, "tidebox_warm_pool_replaced", "Boxes replaced before a spawn took them.", |entry| {
             entry.replaced as f64
+        }),
+        of(Kind::Counter, "tidebox_warm_pool_of_snapshot", "Boxes made of the entry's snapshot.", |entry| {
+            entry.of_snapshot as f64
         }),
         of(Kind::Gauge, "tidebox_warm_pool_oldest_seconds", "Age of the oldest box that is ready.", |entry| {
             entry.oldest.unwrap_or_default().as_secs_f64()

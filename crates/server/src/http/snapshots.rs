@@ -79,7 +79,8 @@ pub struct ListParams {
 
 /// List the snapshots, newest first
 ///
-/// Without a filter those of images follow, which providers take by themselves: of `kind` `image`.
+/// Without a filter those follow that are taken by themselves: of `kind` `warm_pool` for its entries, and `image`
+/// for those of providers.
 #[utoipa::path(get, path = "/api/v1/snapshots", tag = "snapshots", params(ListParams),
     responses(
         (status = 200, body = Vec<api::SnapshotSummary>,
@@ -96,6 +97,7 @@ pub async fn list(State(api): State<Api>, meter: Meter, Params(params): Params<L
             let mut part = Part::of(&rows, place, |row| of(&api, row));
             // No owner and no sandbox has those.
             if part.next.is_none() && filter == SnapshotFilter::default() {
+                part.rows.extend(api.control.warm_snapshots().iter().map(|taken| wire::warm_snapshot(taken)));
                 part.rows.extend(images(&api));
             }
             Ok(part)

@@ -44,7 +44,7 @@ pub use processes::{background, process, process_ref, process_started};
 pub use sandbox_stats::{sandbox_stats, stats_filter};
 pub use search::{replace, replace_result, search, search_result};
 pub use secrets::{secret, secret_binding};
-pub use snapshots::{fork_request, image_snapshot, snapshot, snapshot_filter, snapshot_request};
+pub use snapshots::{fork_request, image_snapshot, snapshot, snapshot_filter, snapshot_request, warm_snapshot};
 pub use socket::{SocketCommand, signal, socket_start, terminal_size};
 pub use text::{duration, mode, span, span_or_zero, time};
 pub use trees::{amend, amended, pack};

@@ -80,7 +80,7 @@ pub(super) fn policy(config: &Config, as_worker: bool) -> Policy {
 }
 
 fn warm_entry((name, config): (&String, &WarmPool)) -> WarmEntry {
-    let WarmPool { template, provider, image, memory_mb, vcpus, disk_mb, count, max_age } = config.clone();
+    let WarmPool { template, provider, image, memory_mb, vcpus, disk_mb, count, max_age, snapshot } = config.clone();
     WarmEntry {
         name: name.clone(),
         template,
@@ -92,6 +92,7 @@ fn warm_entry((name, config): (&String, &WarmPool)) -> WarmEntry {
         },
         count: count as usize,
         max_age,
+        snapshot,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Boxes that are kept ready, and the spawns that take them.
 
+mod snapshots;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -28,5 +28,8 @@ section! {
         pub count: u32 = "1" as Number(1..=10_000),
         /// Age at which a box that was not taken is replaced by a new one.
         pub max_age: Duration = "1h",
+        /// True to run the commands of the template's `prepare` in one box only, and to make the others, also
+        /// those of spawns that find none ready, of a snapshot of it.
+        pub snapshot: bool = "false",
     }
 }

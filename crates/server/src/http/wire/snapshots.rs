@@ -5,7 +5,7 @@ use providers::ImageSnapshot;
 
 use super::super::error::{ApiError, malformed};
 use super::text::{span, time};
-use crate::control::{ForkRequest, NewSnapshotRequest, Snapshot, SnapshotFilter};
+use crate::control::{ForkRequest, NewSnapshotRequest, Snapshot, SnapshotFilter, WarmSnapshot};
 
 /// Converts the body of a request for a snapshot.
 pub fn snapshot_request(body: api::SnapshotRequest) -> NewSnapshotRequest {
@@ -63,6 +63,23 @@ pub fn image_snapshot(provider: &str, snapshot: ImageSnapshot) -> api::SnapshotS
         size_bytes,
         memory: true,
         created_at: time(created),
+    }
+}
+
+/// Converts a snapshot of the warm pool.
+pub fn warm_snapshot(snapshot: &WarmSnapshot) -> api::SnapshotSummary {
+    api::SnapshotSummary {
+        id: snapshot.id.to_string(),
+        kind: "warm_pool".to_owned(),
+        name: Some(snapshot.name.clone()),
+        owner_id: None,
+        sandbox_id: None,
+        provider: snapshot.provider.name().to_owned(),
+        image: snapshot.image().to_owned(),
+        kernel: snapshot.provider.kernel().unwrap_or_else(kernel_of_host),
+        size_bytes: snapshot.taken.size_bytes,
+        memory: snapshot.taken.has_memory,
+        created_at: time(snapshot.created_at),
     }
 }
 

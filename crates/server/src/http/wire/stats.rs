@@ -172,7 +172,7 @@ fn scheduler(api: &Api, stats: &stats::Scheduler) -> api::SchedulerFigures {
 }
 
 fn warm_pool(figures: WarmFigures) -> api::WarmPoolFigures {
-    let WarmFigures { name, provider, count, ready, hits, misses, replaced, oldest, error } = figures;
+    let WarmFigures { name, provider, count, ready, hits, misses, replaced, of_snapshot, oldest, error } = figures;
     api::WarmPoolFigures {
         name,
         provider,
@@ -182,6 +182,7 @@ fn warm_pool(figures: WarmFigures) -> api::WarmPoolFigures {
         hits_total: hits,
         misses_total: misses,
         replaced_total: replaced,
+        of_snapshot_total: of_snapshot,
         error: error.map(|error| without_addresses(&error)),
     }
 }

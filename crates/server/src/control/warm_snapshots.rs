@@ -1,0 +1,284 @@
+//! Snapshots of boxes in which the commands of an entry of the warm pool have run, and the boxes that are made
+//! of them.
+//!
+//! Like the boxes of the pool they are not stored: after a crash they are snapshots without a row, which the
+//! reconciler removes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use domain::{PrepareCommand, SnapshotId, Timestamp};
+use parking_lot::Mutex;
+use providers::{Chain, Provider, Spec, Started, Taken};
+
+use super::error::{Error, Result};
+use super::guests::runtime_error;
+use super::inventory::within;
+use super::runtime::LOCAL_WORKER;
+use super::service::Control;
+use super::snapshots::{SNAPSHOT_WAIT, snapshots_of};
+use super::snapshots_in_hand::SnapshotInHand;
+use super::warm_pool::Kind;
+use crate::store::Sandbox;
+
+/// Snapshot of a box in which commands of an entry have run.
+#[derive(Debug)]
+pub struct WarmSnapshot {
+    pub id: SnapshotId,
+    pub provider: Arc<dyn Provider>,
+    /// Name of the entry.
+    pub name: String,
+    /// Index of the entry.
+    entry: usize,
+    /// Kind of the boxes that are made of it.
+    kind: Kind,
+    /// Digest of their image, where the provider knows one.
+    digest: Option<String>,
+    /// Number of the commands that have run; the others run in each box.
+    done: usize,
+    /// Time at which the commands had run.
+    since: Instant,
+    pub created_at: Timestamp,
+    pub taken: Taken,
+    /// Keeps the reconciler from removing it.
+    _in_hand: SnapshotInHand,
+}
+
+impl WarmSnapshot {
+    /// Returns the image of its box.
+    pub fn image(&self) -> &str {
+        &self.kind.image
+    }
+
+    /// Returns the time at which its commands had run.
+    pub(super) fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Returns those of `commands` that run in each box of it.
+    pub(super) fn left<'a>(&self, commands: &'a [PrepareCommand]) -> &'a [PrepareCommand] {
+        commands.get(self.done..).unwrap_or_default()
+    }
+}
+
+/// Snapshots of the entries of the warm pool, at most one of each.
+#[derive(Debug)]
+pub(super) struct WarmSnapshots(Vec<Mutex<Option<Arc<WarmSnapshot>>>>);
+
+impl WarmSnapshots {
+    pub(super) fn new(entries: usize) -> WarmSnapshots {
+        WarmSnapshots((0..entries).map(|_| Mutex::default()).collect())
+    }
+
+    /// Returns the snapshot of an entry.
+    pub(super) fn of_entry(&self, entry: usize) -> Option<Arc<WarmSnapshot>> {
+        self.0[entry].lock().clone()
+    }
+
+    /// Returns a snapshot that boxes of this kind are made of.
+    pub(super) fn of_kind(&self, kind: &Kind) -> Option<Arc<WarmSnapshot>> {
+        self.0.iter().find_map(|kept| kept.lock().as_ref().filter(|snapshot| snapshot.kind == *kind).cloned())
+    }
+
+    /// Returns all of them.
+    pub(super) fn all(&self) -> Vec<Arc<WarmSnapshot>> {
+        self.0.iter().filter_map(|kept| kept.lock().clone()).collect()
+    }
+
+    /// Takes the snapshot of an entry away if it is not of this kind and digest, or as old as `max_age` at
+    /// `now`.
+    fn outdated(
+        &self,
+        entry: usize,
+        kind: &Kind,
+        digest: Option<&str>,
+        max_age: Duration,
+        now: Instant,
+    ) -> Option<Arc<WarmSnapshot>> {
+        self.0[entry].lock().take_if(|kept| {
+            kept.kind != *kind || kept.digest.as_deref() != digest || now.duration_since(kept.since) >= max_age
+        })
+    }
+
+    /// Keeps a snapshot, and returns the one that it replaces.
+    fn keep(&self, snapshot: WarmSnapshot) -> Option<Arc<WarmSnapshot>> {
+        self.0[snapshot.entry].lock().replace(Arc::new(snapshot))
+    }
+
+    /// Takes a snapshot away, unless another has its place.
+    fn give_up(&self, snapshot: &WarmSnapshot) -> Option<Arc<WarmSnapshot>> {
+        self.0[snapshot.entry].lock().take_if(|kept| kept.id == snapshot.id)
+    }
+
+    /// Takes all away.
+    fn clear(&self) -> Vec<Arc<WarmSnapshot>> {
+        self.0.iter().filter_map(|kept| kept.lock().take()).collect()
+    }
+}
+
+impl Control {
+    /// Returns the snapshots of the warm pool.
+    pub fn warm_snapshots(&self) -> Vec<Arc<WarmSnapshot>> {
+        self.warm_snapshots.all()
+    }
+
+    /// Removes the snapshot of an entry that is outdated, and returns after how many commands of the next box
+    /// another is to be taken; `None` if it has one. One is replaced at half of `max_age`, so that boxes which
+    /// are made of it are replaced in time as well, and there is always another to make them of.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] and [`Error::Invalid`] where none can be taken.
+    pub(super) fn renew_warm_snapshot(
+        &self,
+        entry: usize,
+        kind: &Kind,
+        digest: Option<&str>,
+        provider: &dyn Provider,
+    ) -> Result<Option<usize>> {
+        let wish = self.warm_pool.wish(entry);
+        let now = Instant::now();
+        if let Some(outdated) = self.warm_snapshots.outdated(entry, kind, digest, wish.max_age, now) {
+            self.discard_warm_snapshot(outdated);
+        }
+        if !wish.snapshot || kind.prepare.is_empty() {
+            return Ok(None);
+        }
+        let before = commands_before(&kind.prepare, snapshots_of(provider)?.has_memory())?;
+        let kept = self.warm_snapshots.of_entry(entry);
+        Ok(kept.is_none_or(|kept| now.duration_since(kept.since) >= wish.max_age / 2).then_some(before))
+    }
+
+    /// Takes the snapshot of an entry of a box in which the first `done` commands have run.
+    pub(super) async fn take_warm_snapshot(
+        &self,
+        entry: usize,
+        kind: &Kind,
+        digest: Option<String>,
+        sandbox: &Sandbox,
+        done: usize,
+        provider: &Arc<dyn Provider>,
+    ) -> Result<()> {
+        let snapshots = snapshots_of(provider.as_ref())?;
+        let id = SnapshotId::from_entropy(rand::random());
+        let in_hand = self.snapshots_in_hand.begin(&id);
+        let _place = self.snapshots_in_hand.place().await;
+        let since = Instant::now();
+        let taken = match within(SNAPSHOT_WAIT, snapshots.take(&sandbox.id, &id)).await {
+            Ok(taken) => taken,
+            Err(error) => {
+                remove(provider.as_ref(), &id).await;
+                return Err(runtime_error(sandbox, error));
+            }
+        };
+        let replaced = self.warm_snapshots.keep(WarmSnapshot {
+            id,
+            provider: Arc::clone(provider),
+            name: self.warm_pool.wish(entry).name.clone(),
+            entry,
+            kind: kind.clone(),
+            digest,
+            done,
+            since,
+            created_at: self.now(),
+            taken,
+            _in_hand: in_hand,
+        });
+        if let Some(replaced) = replaced {
+            self.discard_warm_snapshot(replaced);
+        }
+        Ok(())
+    }
+
+    /// Starts the box of a sandbox of a snapshot of the warm pool. `None` if that fails: the snapshot is given
+    /// up, and the box has to be made as others are.
+    pub(super) async fn start_of_warm_snapshot(
+        &self,
+        snapshot: &WarmSnapshot,
+        sandbox: &Sandbox,
+        spec: &Spec,
+    ) -> Option<Started> {
+        if sandbox.worker != LOCAL_WORKER {
+            return None;
+        }
+        let spec = Spec { snapshot: Some(snapshot.id.clone()), ..spec.clone() };
+        match snapshot.provider.start(&sandbox.id, &spec).await {
+            Ok(started) => {
+                self.warm_pool.made_of_snapshot(snapshot.entry);
+                Some(started)
+            }
+            Err(error) => {
+                // One that was replaced meanwhile is no fault.
+                if let Some(given_up) = self.warm_snapshots.give_up(snapshot) {
+                    let entry = &snapshot.name;
+                    tracing::warn!(entry, error = %Chain(&error), "cannot make a box of a snapshot; another is taken");
+                    self.discard_warm_snapshot(given_up);
+                }
+                None
+            }
+        }
+    }
+
+    fn discard_warm_snapshot(&self, snapshot: Arc<WarmSnapshot>) {
+        self.tasks.spawn(async move { remove(snapshot.provider.as_ref(), &snapshot.id).await });
+    }
+
+    /// Removes all snapshots of the warm pool: the next start cannot know them.
+    pub(super) async fn remove_warm_snapshots(&self) {
+        for snapshot in self.warm_snapshots.clear() {
+            remove(snapshot.provider.as_ref(), &snapshot.id).await;
+        }
+    }
+}
+
+/// Removes a snapshot that is not wanted any more. If that fails, the comparison of the provider's snapshots
+/// with the rows does.
+async fn remove(provider: &dyn Provider, id: &SnapshotId) {
+    let Some(snapshots) = provider.snapshots() else { return };
+    if let Err(error) = within(SNAPSHOT_WAIT, snapshots.remove(id)).await {
+        tracing::warn!(%id, error = %Chain(&error), "cannot remove a snapshot of the warm pool yet");
+    }
+}
+
+/// Returns the number of commands that run before a snapshot is taken: without the memory, those in the
+/// background have to run in each box.
+///
+/// # Errors
+/// [`Error::Invalid`] if another command comes after one of these.
+fn commands_before(commands: &[PrepareCommand], has_memory: bool) -> Result<usize> {
+    let Some(first) = commands.iter().position(|command| command.background && !has_memory) else {
+        return Ok(commands.len());
+    };
+    match commands[first..].iter().position(|command| !command.background) {
+        None => Ok(first),
+        Some(later) => Err(Error::Invalid(format!(
+            "a snapshot has no processes here, so commands of `prepare` in the background have to be the last ones: \
+             command {} comes after one; change their order, or set `snapshot` of the entry to false",
+            first + later + 1
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[track_caller]
+    fn check(backgrounds: &[bool], has_memory: bool, expected: std::result::Result<usize, &str>) {
+        let command = |background: &bool| PrepareCommand { background: *background, ..PrepareCommand::default() };
+        let commands: Vec<PrepareCommand> = backgrounds.iter().map(command).collect();
+        match (commands_before(&commands, has_memory), expected) {
+            (Ok(count), Ok(expected)) => assert_eq!(count, expected),
+            (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{error}"),
+            (answer, expected) => panic!("{answer:?} instead of {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn commands_in_the_background_come_after_a_snapshot_that_has_no_memory() {
+        check(&[false, false], false, Ok(2));
+        check(&[false, true, true], false, Ok(1));
+        check(&[true], false, Ok(0));
+        check(&[false, true, false, false], false, Err("command 3 comes after one"));
+        check(&[false, true, false, true], true, Ok(4));
+    }
+}
