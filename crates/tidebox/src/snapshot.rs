@@ -85,12 +85,13 @@ pub async fn fork(context: &Context, args: ForkArgs) -> Result {
 }
 
 fn listed(snapshots: &[SnapshotSummary]) -> String {
-    let header = ["ID", "NAME", "SANDBOX", "PROVIDER", "IMAGE", "BYTES", "CREATED"];
+    let header = ["ID", "KIND", "NAME", "SANDBOX", "PROVIDER", "IMAGE", "BYTES", "CREATED"];
     table(
         &header,
         snapshots.iter().map(|snapshot| {
             [
                 snapshot.id.clone(),
+                snapshot.kind.clone(),
                 or_dash(snapshot.name.as_ref()),
                 or_dash(snapshot.sandbox_id.as_ref()),
                 snapshot.provider.clone(),
@@ -105,6 +106,7 @@ fn listed(snapshots: &[SnapshotSummary]) -> String {
 fn described(snapshot: &SnapshotSummary) -> String {
     pairs([
         ("id", snapshot.id.clone()),
+        ("kind", snapshot.kind.clone()),
         ("name", or_dash(snapshot.name.as_ref())),
         ("owner", or_dash(snapshot.owner_id.as_ref())),
         ("sandbox", or_dash(snapshot.sandbox_id.as_ref())),

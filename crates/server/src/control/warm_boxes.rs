@@ -151,9 +151,10 @@ impl Control {
             let (plan, kind, provider) = match self.plan_warm(entry).await {
                 Ok(planned) => planned,
                 Err(error) => {
-                    // Unused boxes are the first to go where space is short.
+                    // What is not used is the first to go where space is short.
                     if matches!(error, Error::Full(_)) {
                         self.discard_all_warm(self.warm_pool.clear(entry));
+                        self.discard_warm_snapshot(entry);
                     }
                     return Err(error);
                 }
@@ -162,8 +163,8 @@ impl Control {
                 Some(images) => images.digest(&kind.image).await,
                 None => None,
             };
-            let snapshot_after = self.renew_warm_snapshot(entry, &kind, digest.as_deref(), provider.as_ref())?;
             self.discard_all_warm(self.warm_pool.renew(entry, kind.clone(), digest.clone(), Instant::now()));
+            let snapshot_after = self.renew_warm_snapshot(entry, &kind, digest.as_deref(), provider.as_ref())?;
             let origin = match self.warm_snapshots.of_entry(entry) {
                 Some(snapshot) if self.warm_pool.lacks(entry) => Origin::Snapshot(snapshot),
                 _ if self.warm_pool.lacks(entry) || snapshot_after.is_some() => {

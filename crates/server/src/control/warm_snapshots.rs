@@ -110,9 +110,9 @@ impl WarmSnapshots {
         self.0[snapshot.entry].lock().take_if(|kept| kept.id == snapshot.id)
     }
 
-    /// Takes all away.
-    fn clear(&self) -> Vec<Arc<WarmSnapshot>> {
-        self.0.iter().filter_map(|kept| kept.lock().take()).collect()
+    /// Takes the snapshot of an entry away.
+    fn take(&self, entry: usize) -> Option<Arc<WarmSnapshot>> {
+        self.0[entry].lock().take()
     }
 }
 
@@ -138,7 +138,7 @@ impl Control {
         let wish = self.warm_pool.wish(entry);
         let now = Instant::now();
         if let Some(outdated) = self.warm_snapshots.outdated(entry, kind, digest, wish.max_age, now) {
-            self.discard_warm_snapshot(outdated);
+            self.discard(outdated);
         }
         if !wish.snapshot || kind.prepare.is_empty() {
             return Ok(None);
@@ -184,7 +184,7 @@ impl Control {
             _in_hand: in_hand,
         });
         if let Some(replaced) = replaced {
-            self.discard_warm_snapshot(replaced);
+            self.discard(replaced);
         }
         Ok(())
     }
@@ -211,20 +211,25 @@ impl Control {
                 if let Some(given_up) = self.warm_snapshots.give_up(snapshot) {
                     let entry = &snapshot.name;
                     tracing::warn!(entry, error = %Chain(&error), "cannot make a box of a snapshot; another is taken");
-                    self.discard_warm_snapshot(given_up);
+                    self.discard(given_up);
                 }
                 None
             }
         }
     }
 
-    fn discard_warm_snapshot(&self, snapshot: Arc<WarmSnapshot>) {
+    /// Removes the snapshot of an entry.
+    pub(super) fn discard_warm_snapshot(&self, entry: usize) {
+        self.warm_snapshots.take(entry).into_iter().for_each(|snapshot| self.discard(snapshot));
+    }
+
+    fn discard(&self, snapshot: Arc<WarmSnapshot>) {
         self.tasks.spawn(async move { remove(snapshot.provider.as_ref(), &snapshot.id).await });
     }
 
     /// Removes all snapshots of the warm pool: the next start cannot know them.
     pub(super) async fn remove_warm_snapshots(&self) {
-        for snapshot in self.warm_snapshots.clear() {
+        for snapshot in (0..self.warm_pool.len()).filter_map(|entry| self.warm_snapshots.take(entry)) {
             remove(snapshot.provider.as_ref(), &snapshot.id).await;
         }
     }
@@ -260,12 +265,20 @@ fn commands_before(commands: &[PrepareCommand], has_memory: bool) -> Result<usiz
 
 #[cfg(test)]
 mod test {
+    use domain::SpawnOptions;
+
+    use super::super::policy::WarmEntry;
+    use super::super::{Policy, SpawnRequest};
     use super::*;
+    use crate::test::harness::{TestApp, TestProvider, policy};
+
+    fn command(line: &str, background: bool) -> PrepareCommand {
+        PrepareCommand { command: line.to_owned(), background, ..PrepareCommand::default() }
+    }
 
     #[track_caller]
     fn check(backgrounds: &[bool], has_memory: bool, expected: std::result::Result<usize, &str>) {
-        let command = |background: &bool| PrepareCommand { background: *background, ..PrepareCommand::default() };
-        let commands: Vec<PrepareCommand> = backgrounds.iter().map(command).collect();
+        let commands: Vec<PrepareCommand> = backgrounds.iter().map(|background| command("true", *background)).collect();
         match (commands_before(&commands, has_memory), expected) {
             (Ok(count), Ok(expected)) => assert_eq!(count, expected),
             (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{error}"),
@@ -280,5 +293,28 @@ mod test {
         check(&[true], false, Ok(0));
         check(&[false, true, false, false], false, Err("command 3 comes after one"));
         check(&[false, true, false, true], true, Ok(4));
+    }
+
+    #[tokio::test]
+    async fn where_the_memory_is_in_it_no_command_runs_again() {
+        let provider = TestProvider::new("test");
+        provider.keep_memory();
+        let prepare = vec![command("sleep 600", true), command("echo a > /tmp/a", false)];
+        let options = SpawnOptions { prepare: Some(prepare), ..SpawnOptions::default() };
+        let (name, max_age) = ("a".to_owned(), Duration::from_secs(3600));
+        let entry = WarmEntry { name, template: None, options: options.clone(), count: 1, max_age, snapshot: true };
+        let policy = Policy { warm_pool: vec![entry], ..policy() };
+        let app = TestApp::builder().provider(provider.clone()).policy(policy).start().await;
+        app.control.keep_warm(0).await.unwrap();
+        let mut programs = Vec::new();
+        // One was ready; the other is made of the snapshot, which has no programs here.
+        for _ in 0..2 {
+            let request = SpawnRequest { options: options.clone(), ..SpawnRequest::default() };
+            let spawned = app.control.spawn(request).await.unwrap();
+            let guest = provider.mock.guest(&spawned.sandbox.id).await.unwrap();
+            guest.stat("/tmp/a").await.unwrap();
+            programs.push(guest.processes().await.unwrap().len());
+        }
+        assert_eq!(programs, [1, 0]);
     }
 }

@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use domain::{Caps, Configured, Limits, Machine, Places, Resources, SandboxId, SizeRules, State, Timestamp};
+use domain::{
+    Caps, Configured, Limits, Machine, Places, Resources, SandboxId, SizeRules, SnapshotId, State, Timestamp,
+};
 use parking_lot::Mutex;
 use providers::mock::Mock;
 use providers::{
     BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, KernelShare, Pauses, Provider,
-    Reclaimed, Result, Spec, Started,
+    Reclaimed, Result, Snapshots, Spec, Started, Taken,
 };
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -164,6 +166,8 @@ pub(crate) struct TestProvider {
     disk: Mutex<Option<BoxDisk>>,
     /// Paused boxes; `None` if boxes cannot be paused.
     paused: Mutex<Option<HashSet<SandboxId>>>,
+    /// True if there are snapshots, which count as having the memory.
+    keeps_memory: AtomicBool,
     /// Number of reclaims under way, all of which take until they are given up.
     pub(crate) reclaims: Arc<AtomicUsize>,
     /// True once the files of stopped boxes are removed.
@@ -183,6 +187,7 @@ impl TestProvider {
             kernel_usages: Mutex::default(),
             disk: Mutex::default(),
             paused: Mutex::default(),
+            keeps_memory: AtomicBool::new(false),
             reclaims: Arc::default(),
             is_idle: watch::Sender::new(true),
         })
@@ -207,6 +212,11 @@ impl TestProvider {
     /// it takes until it is given up.
     pub(crate) fn allow_pauses(&self) {
         *self.paused.lock() = Some(HashSet::new());
+    }
+
+    /// Lets snapshots be taken, which count as having the memory, and have the files alone.
+    pub(crate) fn keep_memory(&self) {
+        self.keeps_memory.store(true, Ordering::SeqCst);
     }
 
     /// Sets a box's disk usage.
@@ -298,6 +308,10 @@ impl Provider for TestProvider {
         self.paused.lock().is_some().then_some(self)
     }
 
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        self.keeps_memory.load(Ordering::SeqCst).then_some(self)
+    }
+
     fn disk(&self) -> Option<BoxDisk> {
         self.disk.lock().clone()
     }
@@ -319,6 +333,26 @@ impl Provider for TestProvider {
 
     async fn idle(&self) {
         let _ = self.is_idle.subscribe().wait_for(|idle| *idle).await;
+    }
+}
+
+#[async_trait]
+impl Snapshots for TestProvider {
+    async fn take(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Taken> {
+        let taken = Snapshots::take(&self.mock, id, snapshot).await?;
+        Ok(Taken { has_memory: true, ..taken })
+    }
+
+    fn has_memory(&self) -> bool {
+        true
+    }
+
+    async fn remove(&self, snapshot: &SnapshotId) -> Result<()> {
+        Snapshots::remove(&self.mock, snapshot).await
+    }
+
+    async fn list(&self) -> Result<Vec<SnapshotId>> {
+        Snapshots::list(&self.mock).await
     }
 }
 
