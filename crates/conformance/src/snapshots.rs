@@ -223,6 +223,11 @@ async fn one_moment(subject: Subject) {
     // With the memory the command ends at the first snapshot, and what it has written is kept all the same.
     for _ in 0..5 {
         let inside = made_of(&subject, &take(&subject, &origin.id).await).await;
+        if subject.snapshots().has_memory() {
+            // The command is there too, until it has noticed that its connection is gone.
+            let ended = inside.sh("while grep -qs '[m]v t b' /proc/[0-9]*/cmdline; do sleep 0.1; done").await;
+            assert_eq!(ended.code(), 0, "{ended:?}");
+        }
         let number = async |name: &str| -> u64 {
             String::from_utf8(inside.read(name).await).unwrap().parse().expect("a number")
         };
