@@ -44,7 +44,7 @@ impl Plan {
     }
 }
 
-/// What a box of the pool is made of.
+/// Origin of a box of the pool: the image, or a snapshot.
 enum Origin {
     /// The image. After so many of its commands a snapshot is taken, unless `None`.
     Image { keep_after: Option<usize> },
