@@ -228,7 +228,7 @@ impl Control {
                 }
             }
         }
-        let guest = provider.guest(&id).await.map_err(failed)?;
+        let mut guest = provider.guest(&id).await.map_err(failed)?;
         // What a claim will ask: the first answer of an agent takes several times as long as the next.
         let ends = Instant::now() + lifetime;
         guest.set_deadline(lifetime).await.map_err(failed)?;
@@ -244,6 +244,8 @@ impl Control {
                     let (before, after) = kind.prepare.split_at(*count);
                     self.finish_box(&sandbox, &egress, before, provider.as_ref()).await?;
                     kept = self.take_warm_snapshot(entry, kind, digest, &sandbox, *count, &provider).await;
+                    // One with the memory ends the connections to its box.
+                    guest = provider.guest(&id).await.map_err(failed)?;
                     after
                 }
             };
@@ -254,8 +256,6 @@ impl Control {
                 is_paused = true;
             }
         }
-        // A snapshot with the memory ends the connections to its box.
-        let guest = if kind.prepare.is_empty() { guest } else { provider.guest(&id).await.map_err(failed)? };
         let since = Instant::now();
         let made = match &origin {
             Origin::Image { .. } => since,
