@@ -49,6 +49,7 @@ mod wait;
 mod waiters;
 mod warm_boxes;
 mod warm_pool;
+mod warm_renewals;
 mod warm_snapshots;
 mod workers;
 

@@ -259,7 +259,7 @@ impl Control {
         let since = Instant::now();
         let made = match &origin {
             Origin::Image { .. } => since,
-            Origin::Snapshot(snapshot) => snapshot.since(),
+            Origin::Snapshot(snapshot) => snapshot.since,
         };
         let ready = Ready { id, guest, since, made, is_paused, is_untouched, ends };
         // One that was made for its snapshot may be one too many.
