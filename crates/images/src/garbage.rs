@@ -181,8 +181,8 @@ impl Store {
     fn drop_image(&self, digest: &str) -> Result<()> {
         self.catalog.begin_removal(digest).map_err(|holders| {
             Error::Conflict(format!(
-                "`{digest}` is in use by {holders} {}; destroy {} first",
-                if holders == 1 { "sandbox" } else { "sandboxes" },
+                "`{digest}` is in use by {holders} {}; remove {} first",
+                if holders == 1 { "sandbox or snapshot" } else { "sandboxes or snapshots" },
                 if holders == 1 { "it" } else { "them" },
             ))
         })?;

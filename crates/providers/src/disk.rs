@@ -22,6 +22,13 @@ pub(crate) fn refused(action: &'static str, error: io::Error) -> Error {
     if is_full { full() } else { Error::failed(action, error) }
 }
 
+/// Returns whether a program that ran out of disk says so in this text. Its language is English.
+pub(crate) fn says_full(text: &str) -> bool {
+    ["No space left on device", "Disk quota exceeded", "Could not allocate", "No free space", "no space left"]
+        .iter()
+        .any(|full| text.contains(full))
+}
+
 /// Returns the error of a disk without room for another box.
 pub(crate) fn full() -> Error {
     Error::Full("the disk with the boxes of this server is full; destroy some of them or make room on it".to_owned())

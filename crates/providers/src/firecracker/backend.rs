@@ -62,10 +62,21 @@ enum Origin {
     Boot,
     /// It boots, and a template is made of it.
     Template { making: Making, image: PathBuf, record: SavedRecord },
-    /// It is made from a template.
-    Restore(Saved),
+    /// It is made from a template. If it cannot be, it needs another drive of this size for this user.
+    Restore { saved: Saved, drive_mb: u32, id_base: Option<u32> },
     /// It goes on from a snapshot of a box.
     Wake,
+}
+
+/// Makes a machine from a template, and has it make its box. Returns also when it went on.
+async fn from_template(
+    starting: Starting<'_>,
+    boot: &Boot,
+    saved: &Saved,
+) -> std::result::Result<(AgentGuest, Instant), machine::Failed> {
+    let waiting = machine::restore(starting, boot, u64::from(saved.record.drive_mb) << 20).await?;
+    let launched = Instant::now();
+    Ok((machine::settle(starting.room, waiting, &boot.machine).await?, launched))
 }
 
 /// Way to make boxes with Firecracker.
@@ -171,6 +182,10 @@ impl Backend for FirecrackerBackend {
         }
         keep::process_of(folder)?.go_on().map_err(|error| Error::failed("resume a machine", error))?;
         machine::release(&room, &self.parts.tasks).await?;
+        if room.is_marked_unrenewed() {
+            machine::renew(&room, &keep::of_disk(folder)?).await?;
+            room.unmark_unrenewed();
+        }
         room.unmark_paused();
         Ok(())
     }
@@ -199,7 +214,7 @@ impl Backend for FirecrackerBackend {
         true
     }
 
-    async fn suspend(&self, folder: &BoxFolder, process: &Process) -> Result<()> {
+    async fn suspend(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<()> {
         self.keeper().suspend(folder, process).await
     }
 
@@ -237,10 +252,12 @@ impl Backend for FirecrackerBackend {
         let size_mb = Drives::size_mb(plan.resources.disk_mb);
         room.make(id_base).map_err(not_written)?;
         match &plan.snapshot {
-            None => self.drives.make(size_mb, &room.file(room::CHANGES)).await.map_err(not_written)?,
-            Some(snapshot) => self.keeper().put(snapshot, &room).await?,
+            None => self.make_drive(&room, size_mb, id_base).await?,
+            Some(snapshot) => {
+                self.keeper().put(snapshot, &room).await?;
+                room::give(&room.file(room::CHANGES), id_base).map_err(not_written)?;
+            }
         }
-        room::give(&room.file(room::CHANGES), id_base).map_err(not_written)?;
         for (file, name) in [(&found.kernel.kernel, room::KERNEL), (&found.kernel.initrd, room::INITRD)] {
             fs::hard_link(file, room.file(name)).map_err(not_written)?;
         }
@@ -251,8 +268,9 @@ impl Backend for FirecrackerBackend {
             wait: self.boot_timeout,
             machine: machine(plan, size_mb)?,
         };
+        machine::line(&boot.machine).map_err(not_made)?;
         let origin = match plan.snapshot {
-            None => self.origin(plan, &found, &room, &boot).await?,
+            None => self.origin(plan, &found, &room, &boot, id_base).await?,
             Some(_) => Origin::Wake,
         };
         let groups = self.cgroups(plan);
@@ -274,7 +292,6 @@ impl Backend for FirecrackerBackend {
         let mut process = vmm::start(&self.parts.agent, folder, &vmm, &console).await?;
         let tasks = &self.parts.tasks;
         let starting = Starting { room: &room, process: &process, tasks };
-        let mut phase = BOX_PHASE;
         let waiting = match origin {
             Origin::Wake => {
                 let guest = machine::wake(starting, boot.wait, &keep::renewed(&boot.machine), || Ok(())).await;
@@ -287,37 +304,39 @@ impl Backend for FirecrackerBackend {
             Origin::Boot => machine::boot(starting, &boot).await,
             Origin::Template { making, image, record } => match machine::boot(starting, &boot).await {
                 Ok(waiting) => {
-                    let waiting = machine::save(starting, &boot, waiting).await;
-                    self.make_template(making, &room, image, record);
-                    waiting
+                    let saved = machine::save(starting, &boot, waiting).await;
+                    if let Ok((_, true)) = saved {
+                        self.make_template(making, &room, image, record);
+                    }
+                    saved.map(|(waiting, _)| waiting)
                 }
                 failed => failed,
             },
-            Origin::Restore(saved) => {
-                let drive_bytes = u64::from(saved.record.drive_mb) << 20;
-                match machine::restore(starting, &boot, drive_bytes).await {
-                    Err(error) => {
-                        self.templates.fall_back(&saved, &console.ended(&error));
-                        process.kill().map_err(not_made)?;
-                        if !process.ended_within(vmm::ALONE_WAIT).await {
-                            return Err(not_made("a process that could not load a machine does not end"));
-                        }
-                        room.clear().map_err(not_made)?;
-                        process = vmm::start(&self.parts.agent, folder, &vmm, &console).await?;
-                        machine::boot(Starting { room: &room, process: &process, tasks }, &boot).await
-                    }
-                    restored => {
-                        phase = machine::RESTORE_PHASE;
-                        restored
-                    }
+            Origin::Restore { saved, drive_mb, id_base } => match from_template(starting, &boot, &saved).await {
+                Ok((guest, launched)) => {
+                    let phase = machine::RESTORE_PHASE;
+                    return Ok(Running { process, guest, shares_devices: false, launched, phase });
                 }
-            }
+                Err(error) => {
+                    self.templates.fall_back(&saved, &console.ended(&error));
+                    process.kill().map_err(not_made)?;
+                    if !process.ended_within(vmm::ALONE_WAIT).await {
+                        return Err(not_made("a process that could not load a machine does not end"));
+                    }
+                    room.clear().map_err(not_made)?;
+                    // The machine may have written to it.
+                    room.remove([room::CHANGES]).map_err(not_made)?;
+                    self.make_drive(&room, drive_mb, id_base).await?;
+                    process = vmm::start(&self.parts.agent, folder, &vmm, &console).await?;
+                    machine::boot(Starting { room: &room, process: &process, tasks }, &boot).await
+                }
+            },
         };
         let waiting = waiting.map_err(|error| console.ended(&error))?;
         let launched = Instant::now();
         let guest = machine::settle(&room, waiting, &boot.machine).await;
         let guest = guest.map_err(|error| console.ended(&error))?;
-        Ok(Running { process, guest, shares_devices: false, launched, phase })
+        Ok(Running { process, guest, shares_devices: false, launched, phase: BOX_PHASE })
     }
 
     async fn dial(&self, folder: &BoxFolder) -> Result<AgentGuest> {
@@ -351,8 +370,22 @@ impl FirecrackerBackend {
         }
     }
 
+    /// Makes an empty drive for what a box changes.
+    async fn make_drive(&self, room: &Room, size_mb: u32, id_base: Option<u32>) -> Result<()> {
+        let drive = room.file(room::CHANGES);
+        self.drives.make(size_mb, &drive).await.map_err(not_written)?;
+        room::give(&drive, id_base).map_err(not_written)
+    }
+
     /// Puts the image into the room, and with it what a template has of the machine.
-    async fn origin(&self, plan: &Plan<'_>, found: &Found, room: &Room, boot: &Boot) -> Result<Origin> {
+    async fn origin(
+        &self,
+        plan: &Plan<'_>,
+        found: &Found,
+        room: &Room,
+        boot: &Boot,
+        id_base: Option<u32>,
+    ) -> Result<Origin> {
         let image = plan.image.map(|image| &image.held);
         let properties = Properties {
             firecracker: &found.version,
@@ -366,7 +399,10 @@ impl FirecrackerBackend {
         let has_template = *plan.id != probe_id();
         if has_template && let Some(saved) = self.templates.find(&properties).await {
             match saved.link([room::STATE, room::MEMORY, room::IMAGE], &room.path()) {
-                Ok(()) => return Ok(Origin::Restore(saved)),
+                Ok(()) => {
+                    let drive_mb = Drives::size_mb(plan.resources.disk_mb);
+                    return Ok(Origin::Restore { saved, drive_mb, id_base });
+                }
                 Err(error) => self.templates.fall_back(&saved, &error),
             }
         }

@@ -71,7 +71,6 @@ impl ImageFiles {
             match make_ext4(new, size, Some((root, used.entries))).await {
                 // Also if the host's disk is full, which then fails again.
                 Err(error) if error.kind() == io::ErrorKind::StorageFull && attempt < ATTEMPTS => {
-                    fs::remove_file(new)?;
                     size_mb *= 2;
                 }
                 made => return made,

@@ -34,6 +34,9 @@ use crate::local::snapshot_folder::SnapshotFolder;
 use crate::local::snapshots::not_taken;
 use crate::{Error, Result};
 
+/// Longest time in which a process that was killed ends: it gives back the memory of its machine.
+const END_WAIT: Duration = Duration::from_secs(20);
+
 /// Means to write boxes to files, and to make them of files.
 #[derive(Debug)]
 pub(super) struct Keeper<'a> {
@@ -64,10 +67,11 @@ impl Keeper<'_> {
         // A server that is killed meanwhile leaves one that a later server has go on.
         room.mark_paused().map_err(not_taken)?;
         process.go_on().map_err(not_taken)?;
-        let kept = machine::keep(&room, self.tasks, false, copy).await;
+        let (kept, goes_on) = machine::keep(&room, self.tasks, false, copy).await;
         if was_paused {
             process.stop(STOP_WAIT).await.map_err(not_taken)?;
-        } else {
+        } else if goes_on {
+            // Else the mark has a resume look at it.
             room.unmark_paused();
         }
         if kept.is_err() {
@@ -91,10 +95,14 @@ impl Keeper<'_> {
         copied.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|error| gone(snapshot, error))
     }
 
-    /// Writes a paused box to its folder, and ends its process.
-    pub(super) async fn suspend(&self, folder: &BoxFolder, process: &Process) -> Result<()> {
+    /// Writes a paused box to its folder, unless it was written before, and ends its process.
+    pub(super) async fn suspend(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<()> {
         let room = Room::find(folder);
         let size = room.read_machine().map_err(not_written)?;
+        if is_suspended(folder) {
+            return self.end(process, &size).await;
+        }
+        let process = process.ok_or(Error::Gone)?;
         let record = SavedRecord::new(&size.version, None, (size.memory_mb, size.vcpus, size.drive_mb));
         let (from, to) = (room.clone(), room.suspended());
         let copy = async move {
@@ -110,7 +118,7 @@ impl Keeper<'_> {
             finished.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_written)
         };
         process.go_on().map_err(not_written)?;
-        let kept = machine::keep(&room, self.tasks, true, copy).await;
+        let (kept, _) = machine::keep(&room, self.tasks, true, copy).await;
         if kept.is_err() {
             process.stop(STOP_WAIT).await.map_err(not_written)?;
             room.remove([NEW_STATE, NEW_MEMORY]).map_err(not_written)?;
@@ -134,9 +142,10 @@ impl Keeper<'_> {
         let console = Console::open(&room).map_err(not_made)?;
         let process = start(self.agent, folder, &machine.vmm, &console).await?;
         let starting = Starting { room: &room, process: &process, tasks: self.tasks };
-        let renewed = Restored { hostname: folder.name(), now_ns: 0, entropy: entropy()?, deadline_ms: None };
+        let renewed = of_disk(folder)?;
         // Once it goes on, what is in the folder is of the past.
-        let woken = machine::wake(starting, self.boot_timeout, &renewed, || saved.remove()).await;
+        let loaded = || room.mark_unrenewed().and_then(|()| saved.remove());
+        let woken = machine::wake(starting, self.boot_timeout, &renewed, loaded).await;
         let guest = match woken {
             Ok(guest) => guest,
             Err(error) => {
@@ -148,6 +157,7 @@ impl Keeper<'_> {
                 return Err(error);
             }
         };
+        room.unmark_unrenewed();
         room.unmark_paused();
         Ok(Running { process, guest, shares_devices: false, launched: Instant::now(), phase: RESTORE_PHASE })
     }
@@ -157,7 +167,10 @@ impl Keeper<'_> {
         if let Some(process) = process {
             process.kill().map_err(not_made)?;
             if !process.ended_within(ALONE_WAIT).await {
-                return Err(Error::Unavailable("the process of a machine does not end; try again".to_owned()));
+                cgroup::kill_members(&machine.vmm.cgroups);
+                if !process.ended_within(END_WAIT).await {
+                    return Err(Error::Unavailable("the process of a machine does not end; try again".to_owned()));
+                }
             }
         }
         cgroup::remove(&machine.vmm.cgroups).await.map_err(not_made)
@@ -198,6 +211,11 @@ pub(super) fn renewed(machine: &Machine) -> Restored {
         entropy: machine.entropy.clone(),
         deadline_ms: Some(machine.boot.deadline_ms),
     }
+}
+
+/// Returns what a box that goes on from disk must learn: the time, and randomness of its own.
+pub(super) fn of_disk(folder: &BoxFolder) -> Result<Restored> {
+    Ok(Restored { hostname: folder.name(), now_ns: 0, entropy: entropy()?, deadline_ms: None })
 }
 
 /// Returns random bytes for the kernel of one machine, in hexadecimal digits.

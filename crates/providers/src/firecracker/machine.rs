@@ -19,7 +19,7 @@ use super::agent_stream::{AgentStream, goes_on};
 use super::room::{API, CHANGES, IMAGE, INITRD, KERNEL, MEMORY, NEW_MEMORY, NEW_STATE, Room, STATE, VSOCK};
 use crate::agent::AgentGuest;
 use crate::local::process::Process;
-use crate::{Error, Result};
+use crate::{Error, Result, disk};
 
 /// Name of the phase in which a machine is made from files, in place of that in which it boots.
 pub(super) const RESTORE_PHASE: &str = "restore";
@@ -121,17 +121,23 @@ async fn load(api: &mut Api, is_resized: bool) -> std::result::Result<(), Failed
 }
 
 /// Writes a machine to the files `new-state` and `new-memory` of its room. It goes on afterwards, also on error.
-pub(super) async fn save(at: Starting<'_>, boot: &Boot, waiting: Waiting) -> std::result::Result<Waiting, Failed> {
+/// Returns whether they are whole; if not, they are removed.
+pub(super) async fn save(
+    at: Starting<'_>,
+    boot: &Boot,
+    waiting: Waiting,
+) -> std::result::Result<(Waiting, bool), Failed> {
     let Waiting { mut api, stream } = waiting;
     // The machine that is made of the files must not wait for this connection.
     drop(stream);
     let saved = write(&mut api).await;
     let deadline = Instant::now() + boot.wait;
-    if let Err(error) = saved {
+    if let Err(error) = &saved {
         tracing::warn!(%error, "a machine could not be written to files");
+        at.room.remove([NEW_STATE, NEW_MEMORY]).map_err(|error| self::at("remove what was written")(&error))?;
     }
     let stream = listening(at, deadline).await?;
-    Ok(Waiting { api, stream })
+    Ok((Waiting { api, stream }, saved.is_ok()))
 }
 
 async fn write(api: &mut Api) -> std::result::Result<(), Failed> {
@@ -144,25 +150,33 @@ async fn write(api: &mut Api) -> std::result::Result<(), Failed> {
 
 /// Writes a machine with a box to the files `new-state` and `new-memory` of its room, and has `copy` take
 /// what else belongs to that moment. Afterwards, and on error, the machine goes on; unless `is_last`, and it
-/// was written.
+/// was written. Returns also whether it is known to go on.
 pub(super) async fn keep<T>(
     room: &Room,
     tasks: &TaskTracker,
     is_last: bool,
     copy: impl Future<Output = Result<T>>,
-) -> Result<T> {
+) -> (Result<T>, bool) {
     const ACTION: &str = "write a machine to files";
-    let refused = |error| refused(ACTION, error);
-    let mut api = connected(room, ACTION, tasks).await?;
-    api.apply(&State::Paused).await.map_err(refused)?;
-    let kept = match api.apply(&new_files()).await {
-        Ok(()) => copy.await,
-        Err(error) => Err(refused(error)),
+    let mut api = match connected(room, ACTION, tasks).await {
+        Ok(api) => api,
+        Err(error) => return (Err(error), false),
     };
-    if !is_last || kept.is_err() {
-        api.apply(&State::Resumed).await.map_err(refused)?;
+    let written = async {
+        api.apply(&State::Paused).await?;
+        api.apply(&new_files()).await
+    };
+    let kept = match written.await {
+        Ok(()) => copy.await,
+        Err(error) => Err(refused(ACTION, error)),
+    };
+    if is_last && kept.is_ok() {
+        return (kept, false);
     }
-    kept
+    match api.apply(&State::Resumed).await {
+        Ok(()) => (kept, true),
+        Err(error) => (kept.and(Err(refused(ACTION, error))), false),
+    }
 }
 
 /// Lets a machine go on that a server has paused which was killed while it wrote the machine to files.
@@ -216,7 +230,7 @@ pub(super) async fn wake(
 }
 
 /// Connects to the agent of a machine that was loaded, and has its box differ from the one that was saved.
-async fn renew(room: &Room, renewed: &Restored) -> Result<AgentGuest> {
+pub(super) async fn renew(room: &Room, renewed: &Restored) -> Result<AgentGuest> {
     let guest = dial(room).await?;
     guest.renew(&Restored { now_ns: now_ns(), ..renewed.clone() }).await?;
     Ok(guest)
@@ -316,15 +330,23 @@ async fn order_box(stream: UnixStream, machine: &Machine) -> std::result::Result
     }
 }
 
-/// Sends the line, and returns the answer.
-async fn order(mut stream: UnixStream, machine: &Machine) -> io::Result<MachineReport> {
-    // Only now: the boot has taken time.
+/// Returns the line for a machine, with the time as it is.
+///
+/// # Errors
+/// If it is too long.
+pub(super) fn line(machine: &Machine) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(&Machine { now_ns: now_ns(), ..machine.clone() })?;
     line.push(b'\n');
     if line.len() > MACHINE_LINE_BYTES_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the environment of the image is too large"));
     }
-    stream.write_all(&line).await?;
+    Ok(line)
+}
+
+/// Sends the line, and returns the answer.
+async fn order(mut stream: UnixStream, machine: &Machine) -> io::Result<MachineReport> {
+    // Only now: the boot has taken time.
+    stream.write_all(&line(machine)?).await?;
     let mut answer = Vec::new();
     BufReader::new(stream).take(MACHINE_LINE_BYTES_MAX as u64).read_until(b'\n', &mut answer).await?;
     Ok(serde_json::from_slice(&answer)?)
@@ -356,6 +378,9 @@ fn refused(action: &'static str, error: firecracker::Error) -> Error {
     }
     if matches!(error, firecracker::Error::Silent(_)) {
         return Error::Unavailable("Firecracker does not answer in time; try again".to_owned());
+    }
+    if matches!(&error, firecracker::Error::Refused(said) if disk::says_full(said)) {
+        return disk::full();
     }
     Error::failed(action, error)
 }

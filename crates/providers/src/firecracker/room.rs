@@ -3,6 +3,7 @@
 //! ```text
 //! <box>/console                              FIFO with the output of the process
 //!       paused                               there while the machine is paused
+//!       unrenewed                            there while a machine that went on from disk has the time of then
 //!       machine.json                         parameters of its process, to start it anew
 //!       suspended/                           the machine while it has no process; see `saved`
 //!       vm/                                  the folder, or in a jail
@@ -47,6 +48,8 @@ const MACHINE: &str = "machine.json";
 const SUSPENDED: &str = "suspended";
 /// Mark of a machine that is paused, or being paused: Firecracker says so only while it answers.
 const PAUSED: &str = "paused";
+/// Mark of a machine that went on from disk, and does not know the time yet.
+const UNRENEWED: &str = "unrenewed";
 const UNJAILED: &str = "vm";
 pub(super) const JAILS: &str = "jail";
 
@@ -174,6 +177,20 @@ impl Room {
 
     pub(super) fn is_marked_paused(&self) -> bool {
         self.folder.path().join(PAUSED).exists()
+    }
+
+    /// Marks the machine as one that is to be told the time, which outlives this server.
+    pub(super) fn mark_unrenewed(&self) -> io::Result<()> {
+        fs::write(self.folder.path().join(UNRENEWED), [])
+    }
+
+    pub(super) fn unmark_unrenewed(&self) {
+        // A mark that stays has the time set once more.
+        let _ = fs::remove_file(self.folder.path().join(UNRENEWED));
+    }
+
+    pub(super) fn is_marked_unrenewed(&self) -> bool {
+        self.folder.path().join(UNRENEWED).exists()
     }
 
     /// Connects to one of its sockets. Anything else in its place is refused: the process may have been

@@ -24,6 +24,8 @@ use super::room::{IMAGE, Room};
 use super::saved::{Checks, Saved, SavedRecord};
 use crate::{ImageSnapshot, ImageSnapshots};
 
+/// Bytes of the disk that are free beside what a template takes while it is made.
+const ROOM_LEFT: u64 = 1 << 30;
 /// Time in which no template is made of what none could be made of.
 const REST: Duration = Duration::from_secs(60);
 /// Properties of a processor on which the memory of a machine depends, as the kernel names them.
@@ -162,7 +164,14 @@ impl Templates {
     /// be.
     pub(super) fn begin(&self, properties: &Properties<'_>) -> Option<Making> {
         // One that takes more than all may would be removed at once, and made again by the next machine.
-        if u64::from(properties.memory_mb) << 20 > self.bytes_max {
+        let bytes = u64::from(properties.memory_mb) << 20;
+        if bytes > self.bytes_max {
+            return None;
+        }
+        // Until its pages of zeros are found it takes all of the memory, and on a full disk boxes are ended.
+        if host_disk::Room::of(&self.dir)
+            .is_ok_and(|room| room.bytes < bytes.saturating_mul(2).saturating_add(ROOM_LEFT))
+        {
             return None;
         }
         let name = properties.name();

@@ -139,7 +139,7 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
     }
 
     /// Writes a paused box to its folder, and ends its processes.
-    fn suspend(&self, folder: &BoxFolder, process: &Process) -> impl Future<Output = Result<()>> + Send {
+    fn suspend(&self, folder: &BoxFolder, process: Option<&Process>) -> impl Future<Output = Result<()>> + Send {
         let _ = (folder, process);
         ready(Err(Error::NotSupported(format!("the provider {} writes no box to disk", Self::NAME))))
     }

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
+use crate::disk::says_full;
+
 /// Program that makes the file system.
 const MKE2FS: &str = "mke2fs";
 /// Limit for an empty one, which takes some milliseconds, or some seconds on a slow disk.
@@ -17,11 +19,23 @@ const FILLED_WAIT: Duration = Duration::from_secs(900);
 /// Inodes beyond those of the files: what is reserved, and what `mke2fs` itself makes.
 const MORE_INODES: u64 = 64;
 
+/// File that is removed when this is dropped: the next attempt makes it anew.
+struct Unfinished<'a>(Option<&'a Path>);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        // One that is gone is as good.
+        let _ = self.0.map(fs::remove_file);
+    }
+}
+
 /// Makes a sparse file with an ext4 of `size_mb` MiB in it, which must not exist yet. It has no journal,
-/// since no box outlives a crash of the host. With `files`, a folder and the number of entries below it,
+/// since no box outlives a crash of the host. On error there is no file. With `files`, a folder and the number of entries below it,
 /// it has a copy of them: of the root's user where the server is not root.
 pub(crate) async fn make_ext4(path: &Path, size_mb: u32, files: Option<(&Path, u64)>) -> io::Result<()> {
-    fs::File::create_new(path)?.set_len(u64::from(size_mb) * 1024 * 1024)?;
+    let file = fs::File::create_new(path)?;
+    let mut unfinished = Unfinished(Some(path));
+    file.set_len(u64::from(size_mb) * 1024 * 1024)?;
     let is_root = rustix::process::geteuid().is_root();
     let mut command = match files {
         // It would record the server's user as the owner of all files.
@@ -51,13 +65,32 @@ pub(crate) async fn make_ext4(path: &Path, size_mb: u32, files: Option<(&Path, u
     let output = output.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?;
     let output = output.map_err(|error| io::Error::new(error.kind(), format!("{MKE2FS} (e2fsprogs): {error}")))?;
     if output.status.success() {
+        unfinished.0 = None;
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let full =
-        ["No space left on device", "Disk quota exceeded", "Could not allocate", "No free space", "no space left"];
-    if full.iter().any(|full| said.contains(full)) {
+    if says_full(&said) {
         return Err(io::ErrorKind::StorageFull.into());
     }
     Err(io::Error::other(format!("{MKE2FS}: {}", said.trim())))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_could_not_be_made_is_in_the_way_of_no_later_attempt() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("drive");
+        let missing = temp.path().join("missing");
+        for _ in 0..2 {
+            let error = make_ext4(&path, 8, Some((&missing, 1))).await.unwrap_err();
+            assert_ne!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
+            assert!(!path.exists());
+        }
+        fs::write(&path, "of another").unwrap();
+        assert_eq!(make_ext4(&path, 8, None).await.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&path).unwrap(), b"of another");
+    }
 }

@@ -99,15 +99,16 @@ impl<B: Backend> Pauses for Local<B> {
         let (inner, id) = (Arc::clone(&self.inner), id.clone());
         let work = async move {
             let (entry, _change) = inner.boxes.change(&id).await;
-            if inner.backend.is_suspended(&inner.folder(&id)) {
-                return Ok(());
+            let folder = inner.folder(&id);
+            if !inner.backend.is_suspended(&folder) {
+                let (folder, record) = inner.alive(&id, &entry)?;
+                if !inner.backend.is_paused(&folder, &record) {
+                    return Err(Error::Conflict("the box is not paused; pause it first".to_owned()));
+                }
             }
-            let (folder, record) = inner.alive(&id, &entry)?;
-            if !inner.backend.is_paused(&folder, &record) {
-                return Err(Error::Conflict("the box is not paused; pause it first".to_owned()));
-            }
-            let process = entry.process(folder.pid())?.ok_or(Error::Gone)?;
-            inner.backend.suspend(&folder, &process).await?;
+            // Of one that is on disk it may be left, where an earlier attempt was cut off.
+            let process = entry.process(folder.pid())?;
+            inner.backend.suspend(&folder, process.as_deref()).await?;
             entry.leave().await;
             Ok(())
         };

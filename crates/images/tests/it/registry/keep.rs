@@ -47,13 +47,13 @@ async fn an_image_that_boxes_hold_cannot_be_removed() {
     let digest = first.digest().to_owned();
     for what in [&name, &digest] {
         let Err(Error::Conflict(text)) = images.remove(what).await else { panic!() };
-        assert!(text.contains("in use by 2 sandboxes"), "{text}");
+        assert!(text.contains("in use by 2 sandboxes or snapshots"), "{text}");
     }
     assert!(images.prune(true).await.unwrap().images.is_empty());
     assert_eq!(read(first.root(), "hello"), "held");
     drop(first);
     let Err(Error::Conflict(text)) = images.remove(&name).await else { panic!() };
-    assert!(text.contains("in use by 1 sandbox;"), "{text}");
+    assert!(text.contains("in use by 1 sandbox or snapshot;"), "{text}");
     drop(second);
     images.remove(&digest).await.unwrap();
     assert!(images.list().await.unwrap().is_empty());

@@ -2,6 +2,8 @@
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +30,8 @@ pub(crate) struct FakeProvider {
     pub(crate) config: FirecrackerConfig,
     pub(crate) folder: tempfile::TempDir,
     _agent: JoinSet<()>,
+    /// Number of requests that have told an agent the time.
+    renewals: Arc<AtomicUsize>,
 }
 
 impl FakeProvider {
@@ -36,7 +40,8 @@ impl FakeProvider {
         let image = fixtures::suite::scratch()?;
         let folder = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
         put(&folder.path().join("images"), &[(SCRATCH, image)]);
-        let agent = serve(&folder.path().join("agent.sock"));
+        let renewals = Arc::default();
+        let agent = serve(&folder.path().join("agent.sock"), &renewals);
         let kernel = folder.path().join("vmlinux");
         std::fs::write(&kernel, fixtures::firecracker::kernel()).unwrap();
         let binary = write_fake(folder.path(), "")?;
@@ -56,7 +61,7 @@ impl FakeProvider {
             images: Some(open_images(folder.path())),
         };
         let firecracker = Firecracker::open(config.clone()).await.unwrap();
-        Some(FakeProvider { firecracker, config, folder, _agent: agent })
+        Some(FakeProvider { firecracker, config, folder, _agent: agent, renewals })
     }
 
     /// Has the machines of later boxes fail in this way; see [`fixtures::firecracker::write_fake`].
@@ -67,6 +72,11 @@ impl FakeProvider {
     /// Opens the provider as a later server does.
     pub(crate) async fn reopen(&self) -> Firecracker {
         Firecracker::open(self.config.clone()).await.unwrap()
+    }
+
+    /// Returns how often agents were told the time.
+    pub(crate) fn renewals(&self) -> usize {
+        self.renewals.load(Ordering::SeqCst)
     }
 
     /// Returns the requests that the process of a box has got.
@@ -106,17 +116,23 @@ fn write_fake(folder: &Path, fault: &str) -> Option<PathBuf> {
 }
 
 /// Serves agents that only say hello.
-fn serve(socket: &Path) -> JoinSet<()> {
+fn serve(socket: &Path, renewals: &Arc<AtomicUsize>) -> JoinSet<()> {
     let listener = UnixListener::bind(socket).unwrap();
+    let renewals = Arc::clone(renewals);
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
         let mut connections = JoinSet::new();
         loop {
             let (stream, _) = listener.accept().await.unwrap();
+            let renewals = Arc::clone(&renewals);
             connections.spawn(async move {
-                let hello = service_fn(|_| async {
-                    let hello = format!(r#"{{"protocol":{VERSION},"version":"test"}}"#);
-                    Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(hello))))
+                let hello = service_fn(|request: http::Request<_>| {
+                    let is_renewal = request.uri().path() == "/restored";
+                    renewals.fetch_add(usize::from(is_renewal), Ordering::SeqCst);
+                    async {
+                        let hello = format!(r#"{{"protocol":{VERSION},"version":"test"}}"#);
+                        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(hello))))
+                    }
                 });
                 let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
                 let _ = builder.serve_connection(TokioIo::new(stream), hello).await;

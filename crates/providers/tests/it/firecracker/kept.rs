@@ -107,10 +107,12 @@ async fn a_snapshot_that_cannot_be_written_leaves_the_box_running_and_nothing_el
     let (origin, snapshot) = (new_id(), new_snapshot_id());
     provider.firecracker.start(&origin, &spec()).await.unwrap();
     let failed = snapshots(&provider.firecracker).take(&origin, &snapshot).await.unwrap_err();
-    let text = Chain(&failed).to_string();
-    assert!(text.contains("No space left on device"), "{text}");
+    assert!(matches!(failed, Error::Full(_)), "{failed:?}");
     assert_eq!(snapshots(&provider.firecracker).list().await.unwrap(), []);
     assert_eq!(provider.requests(&origin).last().unwrap(), "PATCH /vm", "it goes on");
+    assert_eq!(provider.firecracker.pauses().unwrap().paused().await.unwrap(), []);
+    let left = ["new-state", "new-memory"].map(|name| provider.boxes().join(origin.as_str()).join("vm").join(name));
+    assert_eq!(left.map(|path| path.exists()), [false; 2]);
     provider.firecracker.guest(&origin).await.unwrap();
     provider.firecracker.stop(&origin).await.unwrap();
     is_empty(&provider).await;
@@ -204,7 +206,59 @@ async fn a_box_that_went_on_from_disk_and_does_not_answer_is_not_ended() {
     assert!(text.contains("cannot reach the agent of a machine that was loaded"), "{text}");
     assert!(later.inventory().await.unwrap()[0].alive);
     test_kill_process(pid(&provider, &id)).unwrap();
+    // It has the time of then until its agent hears of another.
+    let unrenewed = provider.boxes().join(id.as_str()).join("unrenewed");
+    assert!(unrenewed.exists());
+    assert_eq!(later.pauses().unwrap().paused().await.unwrap(), std::slice::from_ref(&id));
     later.stop(&id).await.unwrap();
+    later.idle().await;
+    is_empty(&provider).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_box_that_was_cut_off_after_it_went_on_from_disk_gets_the_time_with_the_next_request() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    let id = suspended(&provider).await;
+    provider.firecracker.pauses().unwrap().resume(&id).await.unwrap();
+    let folder = provider.boxes().join(id.as_str());
+    let marks = ["unrenewed", "paused"].map(|name| folder.join(name));
+    assert_eq!(marks.clone().map(|mark| mark.exists()), [false; 2]);
+    let before = provider.renewals();
+    // As a server leaves it that was killed right after the machine went on.
+    marks.iter().for_each(|mark| std::fs::write(mark, []).unwrap());
+    let later = provider.reopen().await;
+    assert_eq!(later.pauses().unwrap().paused().await.unwrap(), std::slice::from_ref(&id));
+    later.pauses().unwrap().resume(&id).await.unwrap();
+    assert_eq!(provider.renewals(), before + 1);
+    assert_eq!(marks.map(|mark| mark.exists()), [false; 2]);
+    later.stop(&id).await.unwrap();
+    later.idle().await;
+    is_empty(&provider).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_outlived_the_writing_of_its_box_is_ended_by_the_next_attempt() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    let id = new_id();
+    provider.firecracker.start(&id, &spec()).await.unwrap();
+    provider.firecracker.pauses().unwrap().pause(&id).await.unwrap();
+    let folder = provider.boxes().join(id.as_str());
+    let kept = suspended(&provider).await;
+    // As a server leaves it that was killed between the last file and the end of the process.
+    let files = provider.boxes().join(kept.as_str()).join("suspended");
+    std::fs::create_dir(folder.join("suspended")).unwrap();
+    for file in std::fs::read_dir(files).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), folder.join("suspended").join(file.file_name())).unwrap();
+    }
+    let process = pid(&provider, &id);
+    test_kill_process(process).unwrap();
+    let later = provider.reopen().await;
+    later.pauses().unwrap().suspend(&id).await.unwrap();
+    eventually("its process has ended", async || test_kill_process(process).is_err()).await;
+    for id in [id, kept] {
+        later.stop(&id).await.unwrap();
+    }
     later.idle().await;
     is_empty(&provider).await;
 }
