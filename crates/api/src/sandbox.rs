@@ -11,7 +11,7 @@ use crate::{OwnerId, Span, StringMap};
 pub struct Sandbox {
     /// Identifier of the sandbox, used in every path.
     pub id: String,
-    /// `creating`, `running`, `destroying` or `failed`.
+    /// `creating`, `running`, `paused`, `destroying` or `failed`.
     pub state: String,
     /// Provider that runs the sandbox.
     pub provider: String,

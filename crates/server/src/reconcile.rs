@@ -5,6 +5,7 @@
 //! all other work that calls a provider. A provider that does not answer thus affects only its
 //! own boxes.
 
+mod boxes;
 mod disk;
 mod job;
 mod kernel;

@@ -90,7 +90,7 @@ impl Shutdown {
 /// Destroys all sandboxes, [`DESTROYS_AT_ONCE`] at once and for no longer than [`DESTROY_MAX`].
 async fn destroy_all(control: &Arc<Control>) {
     let all = async {
-        for state in [State::Creating, State::Running, State::Failed] {
+        for state in [State::Creating, State::Running, State::Paused, State::Failed] {
             let Ok(sandboxes) = control.store().in_state(state, u32::MAX).await else { return };
             let destroy = async |sandbox: Sandbox| {
                 if let Err(error) = control.destroy_because(&sandbox.id, StopReason::Requested).await {

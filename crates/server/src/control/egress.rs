@@ -166,7 +166,14 @@ impl Control {
     pub async fn serve_all_egress(&self) -> Result<()> {
         let running = self.store.with_egress(LOCAL_WORKER).await?;
         let ready = self.warm_pool.members();
-        self.egress.keep_only(&running.iter().map(|(id, _)| id.clone()).chain(ready).collect::<HashSet<_>>());
+        let mut live: HashSet<_> = running.iter().map(|(id, _)| id.clone()).chain(ready).collect();
+        for id in self.egress.unserved(&live) {
+            // One that is on disk goes on with what it has used up.
+            if self.store.sandbox(&id).await?.is_some_and(|row| row.state == State::Paused) {
+                live.insert(id);
+            }
+        }
+        self.egress.keep_only(&live);
         let left = running.into_iter().filter(|(id, _)| !self.egress.is_served(id) && !self.is_in_hand(id));
         let serve = |(id, owner): (SandboxId, Option<OwnerId>)| async move {
             if let Err(error) = self.serve_egress(&id, owner.as_ref()).await {

@@ -124,14 +124,20 @@ impl<K> Default for Turns<K> {
 impl<K: Eq + Hash + Clone> Turns<K> {
     /// Waits for the turn of one.
     pub(super) async fn take(&self, id: &K) -> OwnedMutexGuard<()> {
-        let lock = {
-            let mut locks = self.locks.lock();
-            if locks.len() >= TURNS_MAX {
-                locks.retain(|_, lock| Arc::strong_count(lock) > 1);
-            }
-            Arc::clone(locks.entry(id.clone()).or_default())
-        };
-        lock.lock_owned().await
+        self.of(id).lock_owned().await
+    }
+
+    /// Returns the turn of one, unless another has it.
+    pub(super) fn try_take(&self, id: &K) -> Option<OwnedMutexGuard<()>> {
+        self.of(id).try_lock_owned().ok()
+    }
+
+    fn of(&self, id: &K) -> Arc<AsyncMutex<()>> {
+        let mut locks = self.locks.lock();
+        if locks.len() >= TURNS_MAX {
+            locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+        }
+        Arc::clone(locks.entry(id.clone()).or_default())
     }
 }
 

@@ -98,7 +98,13 @@ impl Control {
         if how.reclaim {
             pauses.check_reclaim(&sandbox.id).await.map_err(|error| self.pause_error(&sandbox, error))?;
         }
-        let _turn = self.turns.take(&sandbox.id).await;
+        let _turn = if why == Why::Idle {
+            // All others that are idle would wait as well.
+            let busy = || Error::Conflict(format!("sandbox `{id}` is being paused, resumed or kept in a snapshot"));
+            self.turns.try_take(&sandbox.id).ok_or_else(busy)?
+        } else {
+            self.turns.take(&sandbox.id).await
+        };
         let sandbox = self.pausable(id).await?;
         if sandbox.state == State::Paused {
             return Ok((sandbox, true));
@@ -133,6 +139,7 @@ impl Control {
                 sandbox.id
             )));
         }
+        self.check_room_to_keep(runtime.as_ref(), sandbox, false, true).await?;
         let done = pauses_of(runtime.as_ref())?.suspend(&sandbox.id).await;
         done.map_err(|error| self.pause_error(sandbox, error))?;
         self.publish(EventType::SandboxSuspended, Some(&sandbox.id), json!({"provider": sandbox.provider}));
@@ -204,7 +211,7 @@ impl Control {
         let runtime = self.runtime_of(&sandbox).await?;
         let resumed = self.changed(id, Change::Resumed).await?;
         let pauses = pauses_of(runtime.as_ref())?;
-        pauses.resume(id).await.map_err(|error| self.pause_error(&sandbox, error))?;
+        self.resume_box(pauses, id).await.map_err(|error| self.pause_error(&sandbox, error))?;
         if pauses.can_suspend() {
             // The clock of its deadline stood still while it was on disk.
             let left = clock::between(self.now(), sandbox.expires_at) + ORPHAN_GRACE;
@@ -217,6 +224,21 @@ impl Control {
             tracing::debug!(%id, error = %Chain(&error), "cannot serve the connections of a box yet");
         }
         Ok(resumed)
+    }
+
+    /// Lets the box of a sandbox go on whose row is running. If it cannot, and still stands still, the row is
+    /// paused again, so that the next request tries anew.
+    async fn resume_box(&self, pauses: &dyn Pauses, id: &SandboxId) -> providers::Result<()> {
+        let resumed = pauses.resume(id).await;
+        if let Err(error) = &resumed
+            && pauses.paused().await.is_ok_and(|paused| paused.contains(id))
+        {
+            tracing::warn!(%id, error = %Chain(error), "a box cannot go on, and stays paused");
+            if let Err(error) = self.changed(id, Change::Paused).await {
+                tracing::warn!(%id, error = %Chain(&error), "cannot note that a box is paused yet");
+            }
+        }
+        resumed
     }
 
     /// Returns a sandbox that is running or paused.
@@ -272,13 +294,14 @@ impl Control {
         let found = pauses.paused().await.map_err(|error| provider_error(name, error))?;
         let found: HashSet<SandboxId> = found.into_iter().collect();
         for id in rows.symmetric_difference(&found) {
-            let _turn = self.turns.take(id).await;
+            // What has its turn, such as a snapshot, may take minutes, and leaves both as they should be.
+            let Some(_turn) = self.turns.try_take(id) else { continue };
             // A request that has had its turn since the first look has changed both.
             let state = self.store.sandbox(id).await?.map(|row| row.state);
             let is_paused = pauses.paused().await.map_err(|error| provider_error(name, error))?.contains(id);
             let (action, settled) = match (state, is_paused) {
                 (Some(State::Paused), false) => ("paused_again", pauses.pause(id).await),
-                (Some(State::Running), true) => ("resumed", pauses.resume(id).await),
+                (Some(State::Running), true) => ("resumed", self.resume_box(pauses, id).await),
                 _ => continue,
             };
             match settled {
@@ -294,7 +317,7 @@ impl Control {
 pub(super) fn pauses_of(runtime: &dyn Provider) -> Result<&dyn Pauses> {
     runtime.pauses().ok_or_else(|| {
         Error::NotSupported(format!(
-            "the provider `{}` cannot pause sandboxes here; `docker` can, and `native` where its control groups can be \
+            "the provider `{}` cannot pause sandboxes here; `docker` and `firecracker` can, and `native` where its control groups can be \
              frozen and sandboxes share no box",
             runtime.name()
         ))
@@ -307,8 +330,9 @@ mod test {
     use std::time::Duration;
 
     use super::*;
-    use crate::control::SpawnRequest;
+    use crate::control::{IdempotencyKey, LOCAL_WORKER, SpawnRequest};
     use crate::test::harness::{TestApp, TestProvider};
+    use domain::SandboxEgress;
     use tokio_util::task::TaskTracker;
 
     const RECLAIM: Pause = Pause { force: false, reclaim: true, to_disk: false };
@@ -342,6 +366,75 @@ mod test {
         app.control.pause(id.as_str(), Pause::default()).await.unwrap();
         assert!(matches!(app.control.pause(id.as_str(), RECLAIM).await, Err(Error::NotSupported(_))));
         assert_eq!(app.state(&id).await, State::Paused, "it was paused before");
+    }
+
+    #[tokio::test]
+    async fn a_box_that_cannot_go_on_stays_paused_and_the_next_request_tries_again() {
+        let (app, provider, id) = app().await;
+        app.control.pause(id.as_str(), Pause::default()).await.unwrap();
+        provider.hold_still(true);
+        let listed = async || app.control.stat_file(id.as_str(), "/").await;
+        for _ in 0..2 {
+            let refused = listed().await;
+            assert!(matches!(&refused, Err(Error::Provider { action: "resume a box", .. })), "{refused:?}");
+            assert_eq!(app.state(&id).await, State::Paused);
+        }
+        provider.hold_still(false);
+        listed().await.unwrap();
+        assert_eq!(app.state(&id).await, State::Running);
+        // A server that was killed has left its row so.
+        app.control.pause(id.as_str(), Pause::default()).await.unwrap();
+        app.control.changed(&id, Change::Resumed).await.unwrap();
+        provider.hold_still(true);
+        let settle = async || app.control.settle_pauses(provider.as_ref(), "mock", (LOCAL_WORKER, Some("mock"))).await;
+        settle().await.unwrap();
+        assert_eq!(app.state(&id).await, State::Paused);
+    }
+
+    #[tokio::test]
+    async fn what_takes_minutes_for_one_sandbox_holds_up_no_look_at_the_others() {
+        let (app, provider, id) = app().await;
+        let other = app.control.spawn(SpawnRequest::default()).await.unwrap().sandbox.id;
+        // As during a snapshot, for which the box of a running sandbox stands still.
+        let turn = app.control.turns.take(&id).await;
+        for paused in [&id, &other] {
+            provider.pause(paused).await.unwrap();
+        }
+        let settle = async || app.control.settle_pauses(provider.as_ref(), "mock", (LOCAL_WORKER, Some("mock"))).await;
+        let looks = async {
+            settle().await.unwrap();
+            assert!(matches!(app.control.pause_unused(&id).await, Err(Error::Conflict(_))));
+        };
+        tokio::time::timeout(SOON, looks).await.expect("it does not wait");
+        assert_eq!(provider.paused().await.unwrap(), std::slice::from_ref(&id));
+        drop(turn);
+        settle().await.unwrap();
+        assert_eq!(provider.paused().await.unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn a_repeated_spawn_answers_at_once_with_a_sandbox_that_is_paused_by_now() {
+        let (app, _, _) = app().await;
+        let key = IdempotencyKey { key: "a".to_owned(), request: "b".to_owned() };
+        let spawn =
+            async || app.control.spawn(SpawnRequest { key: Some(key.clone()), ..SpawnRequest::default() }).await;
+        let id = spawn().await.unwrap().sandbox.id;
+        app.control.pause(id.as_str(), Pause::default()).await.unwrap();
+        let again = tokio::time::timeout(SOON, spawn()).await.expect("it does not wait").unwrap().sandbox;
+        assert_eq!((again.id, again.state), (id, State::Paused));
+    }
+
+    #[tokio::test]
+    async fn the_connections_of_a_sandbox_on_disk_are_counted_on() {
+        let (app, _, id) = app().await;
+        app.control.pause(id.as_str(), Pause::default()).await.unwrap();
+        app.control.egress.update(&id, None, &SandboxEgress::default());
+        let none = HashSet::new();
+        app.control.serve_all_egress().await.unwrap();
+        assert_eq!(app.control.egress.unserved(&none), std::slice::from_ref(&id));
+        app.control.destroy(id.as_str()).await.unwrap();
+        app.control.serve_all_egress().await.unwrap();
+        assert_eq!(app.control.egress.unserved(&none), []);
     }
 
     #[tokio::test]

@@ -6,6 +6,10 @@ use providers::{Provider, Spec};
 use super::error::{Error, Result};
 use super::runtime::Offer;
 use super::service::Control;
+use crate::store::Sandbox;
+
+/// Free bytes that hold what a box has in its files without a look at them.
+const AMPLE_BYTES: u64 = 32 << 30;
 
 impl Control {
     /// Returns whether this server has disk space for a box.
@@ -30,9 +34,56 @@ impl Control {
     /// [`Error::Full`] if the reserve is reached, [`Error::LimitReached`] with the largest bound
     /// that can be requested.
     fn check_room(&self, provider: &dyn Provider, disk_mb: u32) -> Result<()> {
-        let Some(disk) = provider.disk() else { return Ok(()) };
+        let Some(beyond) = self.room_beyond(provider)? else { return Ok(()) };
+        let beyond_mb = beyond >> 20;
+        if provider.disk().is_some_and(|disk| disk.holds_bounded) && u64::from(disk_mb) > beyond_mb {
+            return Err(Error::LimitReached(format!(
+                "`disk_mb` is {disk_mb}, and the disk with the boxes of `{}` has {beyond_mb} MiB beyond what \
+                 `limits.reserve_disk_mb` keeps free; ask for at most {beyond_mb}",
+                provider.name()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Checks that what a sandbox has in files, and in memory if that is to be kept too, has room on the disk of
+    /// its provider: what is written counts as the disk usage of no box, and others would be ended for it.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if the reserve is reached, or would be.
+    pub(super) async fn check_room_to_keep(
+        &self,
+        provider: &dyn Provider,
+        sandbox: &Sandbox,
+        with_files: bool,
+        with_memory: bool,
+    ) -> Result<()> {
+        let Some(beyond) = self.room_beyond(provider)? else { return Ok(()) };
+        let memory = if with_memory { u64::from(sandbox.resources.memory_mb) << 20 } else { 0 };
+        // To measure many small files takes as long as to copy them.
+        let is_close = with_files && beyond.saturating_sub(memory) < AMPLE_BYTES;
+        let files = if is_close { provider.disk_usage(&sandbox.id).await.unwrap_or_default().bytes } else { 0 };
+        if memory.saturating_add(files) <= beyond {
+            return Ok(());
+        }
+        Err(Error::Full(format!(
+            "the sandbox would take up to {} MiB, and the disk with the boxes of `{}` has {} MiB beyond what \
+             `limits.reserve_disk_mb` keeps free; make room on it",
+            memory.saturating_add(files) >> 20,
+            provider.name(),
+            beyond >> 20
+        )))
+    }
+
+    /// Returns the bytes that the disk of this server's `provider` has free beyond its reserve; `None` if
+    /// nothing is known of it.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if the reserve is reached.
+    fn room_beyond(&self, provider: &dyn Provider) -> Result<Option<u64>> {
+        let Some(disk) = provider.disk() else { return Ok(None) };
         // If the disk cannot be read, making the box fails in the provider.
-        let Ok(Room { bytes, entries }) = Room::of(&disk.dir) else { return Ok(()) };
+        let Ok(Room { bytes, entries }) = Room::of(&disk.dir) else { return Ok(None) };
         let (name, reserve) = (provider.name(), self.policy.reserve_disk_bytes);
         if bytes < reserve {
             return Err(Error::Full(format!(
@@ -49,20 +100,14 @@ impl Control {
                 self.policy.reserve_inodes
             )));
         }
-        let beyond = (bytes - reserve) >> 20;
-        if disk.holds_bounded && u64::from(disk_mb) > beyond {
-            return Err(Error::LimitReached(format!(
-                "`disk_mb` is {disk_mb}, and the disk with the boxes of `{name}` has {beyond} MiB beyond what \
-                 `limits.reserve_disk_mb` keeps free; ask for at most {beyond}"
-            )));
-        }
-        Ok(())
+        Ok(Some(bytes - reserve))
     }
 }
 
 #[cfg(test)]
 mod test {
     use domain::{SizeOptions, SpawnOptions};
+    use providers::DiskUsage;
 
     use super::*;
     use crate::control::{Policy, SpawnRequest};
@@ -89,6 +134,38 @@ mod test {
         assert!(matches!(&refused, Error::LimitReached(text) if text.contains("ask for at most")), "{refused}");
         app.control.spawn(sized(too_much / 3)).await.unwrap();
         assert_eq!(app.control.store().counts().await.unwrap().by_state.get("failed"), None, "nothing was written");
+    }
+
+    #[tokio::test]
+    async fn what_a_snapshot_or_a_pause_to_disk_would_write_has_to_fit_beyond_the_reserve() {
+        let dir = tempfile::tempdir().unwrap();
+        let heavy = TestProvider::new("heavy");
+        heavy.set_disk_dir(dir.path());
+        let free = Room::of(dir.path()).unwrap().bytes;
+        // As tests beside this one take and free space, all but 16 GiB or a half of it.
+        let beyond = (free / 2).min(16 << 30);
+        let policy = Policy { reserve_disk_bytes: free - beyond, ..harness::policy() };
+        let app = TestApp::builder().provider(heavy.clone()).policy(policy).start().await;
+        let sandbox = app.control.spawn(SpawnRequest::default()).await.unwrap().sandbox;
+        let check = async |sandbox: &Sandbox, with_files, with_memory| {
+            let fits = app.control.check_room_to_keep(heavy.as_ref(), sandbox, with_files, with_memory).await;
+            match fits {
+                Ok(()) => true,
+                Err(Error::Full(text)) => {
+                    assert!(text.contains("the sandbox would take up to"), "{text}");
+                    false
+                }
+                Err(error) => panic!("{error:?}"),
+            }
+        };
+        assert!(check(&sandbox, true, true).await);
+        let mut large = sandbox.clone();
+        large.resources.memory_mb = u32::MAX;
+        assert!(check(&large, true, false).await);
+        assert!(!check(&large, false, true).await);
+        heavy.set_disk_usage(&sandbox.id, DiskUsage { bytes: free, ..DiskUsage::default() });
+        assert!(!check(&sandbox, true, false).await);
+        assert!(check(&sandbox, false, false).await);
     }
 
     #[tokio::test]

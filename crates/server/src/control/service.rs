@@ -73,6 +73,8 @@ pub struct Control {
     pub(super) in_use: InUse,
     /// Turns to pause and resume sandboxes, and to set deadlines late.
     pub(super) turns: Turns,
+    /// Turns to take snapshots.
+    pub(super) snapshot_turns: Turns,
     /// Turns to make images of snapshots.
     pub(super) imaging: Turns<SnapshotId>,
     /// Boxes that are kept ready.
@@ -132,6 +134,7 @@ impl Control {
             looks: Looks::default(),
             in_use: InUse::default(),
             turns: Turns::default(),
+            snapshot_turns: Turns::default(),
             imaging: Turns::default(),
             late_deadlines: LateDeadlines::default(),
         })

@@ -65,6 +65,9 @@ impl Control {
         request: NewSnapshotRequest,
         is_temporary: bool,
     ) -> Result<Snapshot> {
+        if self.snapshots_in_hand.are_many() {
+            return Err(Error::Unavailable("many snapshots are being taken; try again later".to_owned()));
+        }
         let sandbox = self.pausable(id).await?;
         let runtime = self.snapshot_runtime(&sandbox).await?;
         let has_memory = snapshots_of(runtime.as_ref())?.has_memory();
@@ -75,11 +78,14 @@ impl Control {
                 sandbox.provider
             )));
         }
+        // One after the other, so that those of one sandbox have no more than one of the places.
+        let _after_others = self.snapshot_turns.take(&sandbox.id).await;
         let _place = self.snapshots_in_hand.place().await;
         let started = Instant::now();
         // It is neither paused nor resumed meanwhile.
         let _turn = self.turns.take(&sandbox.id).await;
         let sandbox = self.pausable(id).await?;
+        self.check_room_to_keep(runtime.as_ref(), &sandbox, true, has_memory).await?;
         let row = Snapshot {
             id: snapshot,
             name: request.name,
@@ -222,13 +228,15 @@ impl Control {
 
     /// Removes a snapshot that is in hand, and then its row.
     async fn remove_snapshot(&self, id: &SnapshotId, _in_hand: &SnapshotInHand) -> Result<()> {
-        let Some(row) = self.store.begin_snapshot_removal(id).await? else { return Ok(()) };
+        let Some(row) = self.store.snapshot(id).await? else { return Ok(()) };
+        // Before the row says so: one that cannot be removed stays in the lists.
         let entry = self.registry.get(&row.provider).ok_or_else(|| {
             Error::Unavailable(format!(
                 "the provider `{}` of snapshot `{id}` is not enabled on this server; enable it again",
                 row.provider
             ))
         })?;
+        let Some(row) = self.store.begin_snapshot_removal(id).await? else { return Ok(()) };
         if let Some(snapshots) = entry.provider.snapshots() {
             let removed = within(SNAPSHOT_WAIT, snapshots.remove(id)).await;
             removed.map_err(|error| provider_error(&row.provider, error))?;
@@ -341,7 +349,24 @@ fn check_name(name: Option<&str>) -> Result<()> {
 
 #[cfg(test)]
 mod test {
-    use super::check_name;
+    use super::*;
+    use crate::control::SpawnRequest;
+    use crate::test::harness::{TestApp, TestProvider};
+
+    #[tokio::test]
+    async fn a_snapshot_whose_provider_is_not_enabled_stays_in_the_list() {
+        let provider = TestProvider::new("test");
+        provider.keep_memory();
+        let app = TestApp::builder().provider(provider).start().await;
+        let id = app.control.spawn(SpawnRequest::default()).await.unwrap().sandbox.id;
+        let kept = app.control.take_snapshot(id.as_str(), NewSnapshotRequest::default()).await.unwrap().id;
+        let other = TestApp::builder().provider(TestProvider::new("other"));
+        let later = other.store(Arc::clone(&app.control.store)).start().await;
+        let refused = later.control.delete_snapshot(kept.as_str()).await;
+        assert!(matches!(&refused, Err(Error::Unavailable(text)) if text.contains("enable it again")), "{refused:?}");
+        later.control.snapshot(kept.as_str()).await.unwrap();
+        app.control.delete_snapshot(kept.as_str()).await.unwrap();
+    }
 
     #[test]
     fn names_are_short_and_plain() {

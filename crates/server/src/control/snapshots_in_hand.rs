@@ -10,6 +10,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Most snapshots that are taken at once: each reads and writes all that a sandbox has changed.
 const TAKEN_AT_ONCE: usize = 4;
+/// Most snapshots that are taken and removed or wait for it; each may take minutes.
+const IN_HAND_MAX: usize = 64;
 
 /// Snapshots that are being taken or removed.
 #[derive(Debug)]
@@ -43,6 +45,11 @@ impl SnapshotsInHand {
     pub(super) async fn place(&self) -> Option<SemaphorePermit<'_>> {
         // It is never closed.
         self.places.acquire().await.ok()
+    }
+
+    /// Returns whether there are more than should wait.
+    pub(super) fn are_many(&self) -> bool {
+        self.tasks.lock().len() > IN_HAND_MAX
     }
 
     /// Returns whether a snapshot is being taken or removed.

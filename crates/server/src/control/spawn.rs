@@ -88,11 +88,11 @@ struct Order {
 }
 
 /// A box of the warm pool that was given to a sandbox.
-struct Claim {
+pub(super) struct Claim {
     /// Entry of the pool that the box was of.
-    entry: usize,
+    pub(super) entry: usize,
     /// Check of the box, which may have died meanwhile.
-    check: WarmCheck,
+    pub(super) check: WarmCheck,
 }
 
 /// A validated request, before admission.
@@ -152,7 +152,7 @@ impl Control {
         error
     }
 
-    /// Returns the sandbox of the request's key, once it is running.
+    /// Returns the sandbox of the request's key, once it is made.
     async fn spawned_before(&self, request: &SpawnRequest) -> Result<Option<Spawned>> {
         let Some(key) = &request.key else { return Ok(None) };
         let Some((made_for, id)) = self.store.keyed(request.owner.as_ref(), &key.key, self.now()).await? else {
@@ -168,7 +168,7 @@ impl Control {
                 "the sandbox `{id}` that was made with this `Idempotency-Key` has ended; use a new key"
             ))
         };
-        match self.wait(id.as_str(), WaitFor::Running, WAIT_MAX).await {
+        match self.wait(id.as_str(), WaitFor::Made, WAIT_MAX).await {
             Ok(sandbox) if sandbox.expires_at > self.now() => Ok(Some(Spawned { sandbox, phases: Vec::new() })),
             Ok(_) => Err(gone()),
             // A sandbox that failed or was abandoned has freed its key.
@@ -446,8 +446,10 @@ impl Control {
             Ok(made) => made,
             Err(error) => {
                 let broke = Change::Broke { error: error.to_string(), at: self.now() };
-                self.apply(&id, broke).await?;
-                return Err(error);
+                return Err(match self.apply(&id, broke).await? {
+                    Applied::Refused(_) => self.ended_meanwhile(&id).await?.unwrap_or(error),
+                    Applied::Done { .. } | Applied::Missing => error,
+                });
             }
         };
         phases.extend(started.phases);
@@ -468,11 +470,22 @@ impl Control {
                 if let Err(error) = provider.stop(&id).await {
                     tracing::warn!(%id, error = %Chain(&error), "cannot remove an orphan yet");
                 }
-                Err(Error::Conflict(format!("sandbox `{id}` was destroyed while it was being created")))
+                let ended = self.ended_meanwhile(&id).await?;
+                Err(ended.unwrap_or_else(|| {
+                    Error::Conflict(format!("sandbox `{id}` was destroyed while it was being created"))
+                }))
             }
             // The reconciler finds the row or the box once the store is back.
             Err(error) => Err(error),
         }
+    }
+
+    /// Returns the error of a sandbox that this server has ended while it was being created, as for what it
+    /// took of the disk.
+    async fn ended_meanwhile(&self, id: &SandboxId) -> Result<Option<Error>> {
+        let failed = self.store.sandbox(id).await?.filter(|row| row.state == State::Failed);
+        let reason = failed.and_then(|row| row.error);
+        Ok(reason.map(|reason| Error::Conflict(format!("the sandbox was ended while it was being created: {reason}"))))
     }
 
     /// Serves the connections of a box that was started, and runs the commands that prepare it.
@@ -491,32 +504,6 @@ impl Control {
         let failed = |error| runtime_error(sandbox, error);
         let guest = provider.guest(&sandbox.id).await.map_err(failed)?;
         prepare(&guest, commands, &limits, failed).await
-    }
-
-    /// Returns the provider of a box that a sandbox was given, once the box was found to be there; `None` if
-    /// there is no such box, or none any more.
-    async fn claimed(
-        self: &Arc<Self>,
-        sandbox: &Sandbox,
-        claim: Option<Claim>,
-        phases: &mut Vec<Phase>,
-    ) -> Result<Option<Arc<dyn Provider>>> {
-        let Some(Claim { entry, check }) = claim else { return Ok(None) };
-        let waited = Instant::now();
-        let provider = self.runtime_of(sandbox).await?;
-        let found = match check {
-            WarmCheck::Ask(answer) => answer.await,
-            WarmCheck::Look(guest) if provider.runs(&sandbox.id) == Some(true) => {
-                self.set_deadline_later(&sandbox.id, guest);
-                Ok(())
-            }
-            WarmCheck::Look(_) => Err(providers::Error::Gone),
-        };
-        phases.push(Phase { name: "warm_box", took: waited.elapsed() });
-        match found {
-            Ok(()) => Ok(Some(provider)),
-            Err(error) => self.clear_dead_warm(sandbox, entry, &error).await.map(|()| None),
-        }
     }
 
     /// Starts the box on the worker that the sandbox was placed on. If the worker cannot be

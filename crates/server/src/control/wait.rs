@@ -17,6 +17,8 @@ pub const WAIT_MAX: Duration = Duration::from_secs(600);
 pub enum WaitFor {
     /// Ready for commands.
     Running,
+    /// Made: it is running, or paused by now.
+    Made,
     /// Completely removed.
     Destroyed,
     /// Ended by a fault.
@@ -40,12 +42,15 @@ impl WaitFor {
     fn reached(self, state: State) -> Option<bool> {
         use State as S;
         match (self, state) {
-            (Self::Running, S::Running) | (Self::Destroyed, S::Destroyed) | (Self::Failed, S::Failed) => Some(true),
+            (Self::Running, S::Running)
+            | (Self::Made, S::Running | S::Paused)
+            | (Self::Destroyed, S::Destroyed)
+            | (Self::Failed, S::Failed) => Some(true),
             (_, S::Creating)
             | (Self::Destroyed, _)
             | (Self::Failed, S::Running | S::Paused)
             | (Self::Running, S::Paused) => None,
-            (Self::Running, S::Destroying | S::Destroyed | S::Failed)
+            (Self::Running | Self::Made, S::Destroying | S::Destroyed | S::Failed)
             | (Self::Failed, S::Destroying | S::Destroyed) => Some(false),
         }
     }
@@ -76,7 +81,7 @@ impl Control {
                             "sandbox `{id}` is {} and will never be {}",
                             sandbox.state,
                             match state {
-                                WaitFor::Running => "running",
+                                WaitFor::Running | WaitFor::Made => "running",
                                 WaitFor::Destroyed => "destroyed",
                                 WaitFor::Failed => "failed",
                             }

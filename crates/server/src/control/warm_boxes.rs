@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use domain::SandboxId;
 use futures_util::{StreamExt, stream};
-use providers::{Chain, Provider, Spec};
+use providers::{Chain, Phase, Provider, Spec};
 
 use super::error::{Error, Result};
 use super::guests::runtime_error;
 use super::inventory::{REMOVAL_WAIT, within};
 use super::policy::ORPHAN_GRACE;
 use super::service::Control;
-use super::spawn::{Plan, SpawnRequest};
+use super::spawn::{Claim, Plan, SpawnRequest};
 use super::warm_pool::{Kind, Ready, WarmBox, WarmCheck, WarmFigures};
 use super::warm_snapshots::WarmSnapshot;
 use crate::store::Sandbox;
@@ -98,6 +98,32 @@ impl Control {
             guest.set_deadline(lifetime).await
         };
         WarmCheck::Ask(Box::pin(within(ANSWER_WAIT, answer)))
+    }
+
+    /// Returns the provider of a box that a sandbox was given, once the box was found to be there; `None` if
+    /// there is no such box, or none any more.
+    pub(super) async fn claimed(
+        self: &Arc<Self>,
+        sandbox: &Sandbox,
+        claim: Option<Claim>,
+        phases: &mut Vec<Phase>,
+    ) -> Result<Option<Arc<dyn Provider>>> {
+        let Some(Claim { entry, check }) = claim else { return Ok(None) };
+        let waited = Instant::now();
+        let provider = self.runtime_of(sandbox).await?;
+        let found = match check {
+            WarmCheck::Ask(answer) => answer.await,
+            WarmCheck::Look(guest) if provider.runs(&sandbox.id) == Some(true) => {
+                self.set_deadline_later(&sandbox.id, guest);
+                Ok(())
+            }
+            WarmCheck::Look(_) => Err(providers::Error::Gone),
+        };
+        phases.push(Phase { name: "warm_box", took: waited.elapsed() });
+        match found {
+            Ok(()) => Ok(Some(provider)),
+            Err(error) => self.clear_dead_warm(sandbox, entry, &error).await.map(|()| None),
+        }
     }
 
     /// Removes what is left of a box of the pool that was dead when a sandbox got it.

@@ -66,8 +66,12 @@ struct Shelf {
     kind: Option<Kind>,
     /// Digest of the image that its boxes were made of, where the provider knows one.
     digest: Option<String>,
+    /// Number of changes of the two.
+    changes: u64,
     /// Boxes that are ready, the oldest first.
     ready: VecDeque<Ready>,
+    /// Number of boxes that spawns hold which are not admitted yet.
+    lent: usize,
     /// Boxes that a spawn had taken and left without a word, which are to be removed.
     left: Vec<SandboxId>,
     /// Time at which a box was last taken.
@@ -187,7 +191,9 @@ impl WarmPool {
             }
             if let Some(ready) = shelf.ready.pop_front() {
                 shelf.taken = Some(Instant::now());
-                return Some(WarmBox { pool: Arc::clone(self), entry: index, ready: Some(ready) });
+                shelf.lent += 1;
+                let changes = shelf.changes;
+                return Some(WarmBox { pool: Arc::clone(self), entry: index, changes, ready: Some(ready) });
             }
             missed.get_or_insert(index);
         }
@@ -204,6 +210,7 @@ impl WarmPool {
         let mut shelf = shelf.lock();
         let is_other = shelf.kind.as_ref() != Some(&kind) || shelf.digest != digest;
         (shelf.kind, shelf.digest) = (Some(kind), digest);
+        shelf.changes += u64::from(is_other);
         let mut gone = std::mem::take(&mut shelf.left);
         shelf.replaced += gone.len() as u64;
         gone.extend(self.sift(&mut shelf, |ready| !is_other && now.duration_since(ready.made) < wish.max_age));
@@ -236,10 +243,12 @@ impl WarmPool {
         gone.into_iter().map(|ready| ready.id).collect()
     }
 
-    /// Returns whether an entry has fewer boxes than it should.
+    /// Returns whether an entry has fewer boxes than it should. Those that waiting spawns hold come back if
+    /// the spawns are refused.
     pub(super) fn lacks(&self, entry: usize) -> bool {
         let Entry { wish, shelf, .. } = &self.entries[entry];
-        shelf.lock().ready.len() < wish.count
+        let shelf = shelf.lock();
+        shelf.ready.len() + shelf.lent < wish.count
     }
 
     /// Returns for how long after `now` no box of an entry should be made, since spawns that take them follow
@@ -314,6 +323,8 @@ impl WarmPool {
 pub(super) struct WarmBox {
     pool: Arc<WarmPool>,
     entry: usize,
+    /// Changes of what the boxes of the entry are made of, when it was taken.
+    changes: u64,
     /// The box, until it is used or found dead.
     ready: Option<Ready>,
 }
@@ -329,10 +340,14 @@ impl WarmBox {
         &self.ready().id
     }
 
-    /// Gives the box back to the others: its spawn was refused, so that there is no row.
+    /// Gives the box back to the others, unless they are made of something else by now: its spawn was refused,
+    /// so that there is no row.
     pub(super) fn give_back(mut self) {
-        if let Some(ready) = self.ready.take() {
-            self.pool.entries[self.entry].shelf.lock().ready.push_front(ready);
+        let mut shelf = self.pool.entries[self.entry].shelf.lock();
+        let is_as_others = shelf.changes == self.changes;
+        if let Some(ready) = self.ready.take_if(|_| is_as_others) {
+            shelf.lent -= 1;
+            shelf.ready.push_front(ready);
         }
     }
 
@@ -340,7 +355,10 @@ impl WarmBox {
     pub(super) fn used(mut self) -> usize {
         if let Some(ready) = self.ready.take() {
             let entry = &self.pool.entries[self.entry];
-            entry.shelf.lock().hits += 1;
+            let mut shelf = entry.shelf.lock();
+            shelf.lent -= 1;
+            shelf.hits += 1;
+            drop(shelf);
             self.pool.dismiss(&ready.id);
             entry.wanted.notify_one();
         }
@@ -352,7 +370,10 @@ impl Drop for WarmBox {
     fn drop(&mut self) {
         if let Some(ready) = self.ready.take() {
             let entry = &self.pool.entries[self.entry];
-            entry.shelf.lock().left.push(ready.id);
+            let mut shelf = entry.shelf.lock();
+            shelf.lent -= 1;
+            shelf.left.push(ready.id);
+            drop(shelf);
             entry.wanted.notify_one();
         }
     }
@@ -452,6 +473,30 @@ mod test {
         assert!(!pool.pool.holds(&id(2)), "it belongs to its sandbox");
         let figures = &pool.pool.figures()[0];
         assert_eq!((figures.ready, figures.hits, figures.misses), (1, 1, 1));
+    }
+
+    #[tokio::test]
+    async fn no_other_is_made_for_one_that_a_waiting_spawn_holds() {
+        let pool = Pool::of(2).await;
+        let (first, second) = (pool.take(&kind("host")).unwrap(), pool.take(&kind("host")).unwrap());
+        assert!(!pool.pool.lacks(0));
+        first.give_back();
+        assert!(!pool.pool.lacks(0));
+        second.used();
+        assert!(pool.pool.lacks(0));
+        drop(pool.take(&kind("host")).unwrap());
+        assert!(pool.put(3, "host", Instant::now()).await && pool.pool.lacks(0));
+        assert!(pool.put(4, "host", Instant::now()).await && !pool.pool.lacks(0));
+    }
+
+    #[tokio::test]
+    async fn one_that_comes_back_after_a_change_goes_to_no_other_spawn() {
+        let pool = Pool::of(1).await;
+        let held = pool.take(&kind("host")).unwrap();
+        assert!(pool.renew("alpine", None, Instant::now()).is_empty());
+        held.give_back();
+        assert!(pool.take(&kind("alpine")).is_none() && pool.pool.holds(&id(1)));
+        assert_eq!(pool.renew("alpine", None, Instant::now()), [id(1)]);
     }
 
     #[tokio::test]

@@ -144,6 +144,13 @@ impl Egress {
         self.shared.totals.counts()
     }
 
+    /// Returns the boxes that are not in `live`, and whose requests are not received.
+    pub fn unserved(&self, live: &HashSet<SandboxId>) -> Vec<SandboxId> {
+        let boxes = self.boxes.lock();
+        let unserved = boxes.iter().filter(|(id, account)| !live.contains(*id) && !account.is_served());
+        unserved.map(|(id, _)| id.clone()).collect()
+    }
+
     /// Forgets the boxes that are not in `live`.
     pub fn keep_only(&self, live: &HashSet<SandboxId>) {
         self.boxes.lock().retain(|id, account| live.contains(id) || account.is_served());

@@ -29,6 +29,7 @@ use crate::control::{ForkRequest, SnapshotCursor, SnapshotFilter};
         (status = 409, body = api::ErrorBody, description = "It is being made or destroyed"),
         (status = 429, body = api::ErrorBody, description = "There are as many as there may be"),
         (status = 500, body = api::ErrorBody, description = "The provider failed"),
+        (status = 503, body = api::ErrorBody, description = "Many are being taken, or the provider is not ready"),
         (status = 507, body = api::ErrorBody, description = "No room for it")))]
 pub async fn take(
     State(api): State<Api>,
@@ -41,8 +42,8 @@ pub async fn take(
 
 /// Make copies of a sandbox
 ///
-/// All that were asked for, or none. They have its files, size, owner, egress policy and labels; no process goes on
-/// in them.
+/// All that were asked for, or none. They have its files, size, owner, egress policy and labels; processes go on in
+/// them only where the provider has the capability `snapshot_memory`.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/fork", tag = "snapshots", params(("id" = String, Path)),
     request_body = api::ForkRequest,
     responses(

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{SandboxId, State};
+use domain::SandboxId;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
@@ -17,8 +17,9 @@ use providers::{Chain, DiskUsage, Provider};
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use super::boxes::{by_provider, has_box};
 use super::job::report;
-use crate::control::{Control, LOCAL_WORKER, Policy, Result, Sandbox};
+use crate::control::{Control, Policy, Result, Sandbox};
 use eviction::Eviction;
 
 /// Interval of the checks of free space.
@@ -223,7 +224,7 @@ impl Guard {
                 Ok(Err(error)) => tracing::warn!(id = %failed.id, error = %Chain(&error), "cannot free the disk yet"),
                 Err(_) => tracing::warn!(id = %failed.id, "what filled the disk takes long to remove"),
             }
-            if matches!(failed.state, State::Running | State::Paused) {
+            if has_box(failed.state) {
                 report("disk", control.fail(&failed.id, &reason).await.map(drop));
             }
             failed.id
@@ -251,23 +252,21 @@ async fn largest(
     ended: &HashMap<SandboxId, DiskUsage>,
 ) -> Result<Option<(DiskUsage, Sandbox)>> {
     let mut measured = Vec::new();
+    let mut boxes = by_provider(control).await?;
     for provider in &disk.providers {
         let Some(entry) = control.registry().get(provider) else { continue };
-        let mut boxes = control.store().running(LOCAL_WORKER, Some(provider)).await?;
-        boxes.retain(|id| !ended.contains_key(id));
+        let mut boxes = boxes.remove(provider).unwrap_or_default();
+        boxes.retain(|sandbox| !ended.contains_key(&sandbox.id));
         measured.push(measure(entry.provider.as_ref(), boxes));
     }
     let measured = join_all(measured).await.into_iter().flatten();
-    let largest = measured.max_by_key(|(usage, _)| (is_uncounted(*usage), short.of(*usage)));
-    let Some((usage, id)) = largest else { return Ok(None) };
-    let sandbox = control.store().sandbox(&id).await?.filter(|row| matches!(row.state, State::Running | State::Paused));
-    Ok(sandbox.map(|sandbox| (usage, sandbox)))
+    Ok(measured.max_by_key(|(usage, _)| (is_uncounted(*usage), short.of(*usage))))
 }
 
-async fn measure(provider: &dyn Provider, boxes: Vec<SandboxId>) -> Vec<(DiskUsage, SandboxId)> {
-    let usages = stream::iter(boxes).map(|id| async { (provider.disk_usage(&id).await, id) });
+async fn measure(provider: &dyn Provider, boxes: Vec<Sandbox>) -> Vec<(DiskUsage, Sandbox)> {
+    let usages = stream::iter(boxes).map(|sandbox| async { (provider.disk_usage(&sandbox.id).await, sandbox) });
     let usages = usages.buffer_unordered(AT_ONCE).take_until(tokio::time::sleep(MEASURING_MAX));
-    usages.filter_map(|(usage, id)| std::future::ready(usage.map(|usage| (usage, id)))).collect().await
+    usages.filter_map(|(usage, sandbox)| std::future::ready(usage.map(|usage| (usage, sandbox)))).collect().await
 }
 
 mod eviction;

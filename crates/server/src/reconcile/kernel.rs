@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{SandboxId, State};
+use domain::SandboxId;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
@@ -16,8 +16,9 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::boxes::by_provider;
 use super::job::{interval, report};
-use crate::control::{Control, LOCAL_WORKER, Result, Sandbox};
+use crate::control::{Control, Result, Sandbox};
 
 /// Interval of the checks, which read some small files. A box of one processor takes some 50 MiB
 /// of connections or 100,000 files between two checks.
@@ -136,13 +137,7 @@ fn name(share: KernelShare) -> &'static str {
 
 /// Returns the box of this server that takes most of a resource.
 async fn largest(control: &Control, share: KernelShare) -> Result<Option<(u64, Sandbox)>> {
-    let mut boxes: HashMap<String, Vec<Sandbox>> = HashMap::new();
-    for sandbox in control.store().in_state(State::Running, u32::MAX).await? {
-        if sandbox.worker == LOCAL_WORKER {
-            boxes.entry(sandbox.provider.clone()).or_default().push(sandbox);
-        }
-    }
-    let measured = boxes.into_iter().filter_map(|(provider, boxes)| {
+    let measured = by_provider(control).await?.into_iter().filter_map(|(provider, boxes)| {
         let entry = control.registry().get(&provider)?;
         Some(measure(entry.provider.as_ref(), boxes, share))
     });
@@ -159,14 +154,22 @@ async fn measure(provider: &dyn Provider, boxes: Vec<Sandbox>, share: KernelShar
 
 #[cfg(test)]
 mod test {
+    use domain::{PrepareCommand, SpawnOptions, State};
+
     use super::*;
-    use crate::control::SpawnRequest;
+    use crate::control::{Error, Pause, SpawnRequest};
     use crate::test::harness::{TestApp, TestProvider};
 
     const SHARE: KernelShare = KernelShare::OpenFiles;
 
     async fn app(shares: &[u64]) -> (TestApp, Vec<SandboxId>) {
+        let (app, _, made) = with_provider(shares).await;
+        (app, made)
+    }
+
+    async fn with_provider(shares: &[u64]) -> (TestApp, Arc<TestProvider>, Vec<SandboxId>) {
         let provider = TestProvider::new("heavy");
+        provider.allow_pauses();
         let app = TestApp::builder().provider(provider.clone()).start().await;
         let mut made = Vec::new();
         for share in shares {
@@ -174,7 +177,7 @@ mod test {
             provider.set_kernel_usage(&id, *share);
             made.push(id);
         }
-        (app, made)
+        (app, provider, made)
     }
 
     #[tokio::test]
@@ -188,6 +191,38 @@ mod test {
         assert_eq!(app.state(&made[1]).await, State::Failed);
         assert_eq!(guard.look(&app.control, SHARE).await.unwrap(), Some(made[2].clone()), "it was not enough");
         assert_eq!(app.state(&made[0]).await, State::Running);
+    }
+
+    #[tokio::test]
+    async fn a_box_that_is_paused_is_ended_like_any_other() {
+        let (app, made) = app(&[30_000, 40_000]).await;
+        app.control.pause(made[1].as_str(), Pause::default()).await.unwrap();
+        let mut guard = Guard::default();
+        assert_eq!(guard.look(&app.control, SHARE).await.unwrap(), Some(made[1].clone()));
+        assert_eq!(app.state(&made[1]).await, State::Failed);
+    }
+
+    #[tokio::test]
+    async fn a_box_that_is_being_made_is_ended_for_what_its_commands_take_and_its_caller_gets_the_reason() {
+        let (app, provider, _) = with_provider(&[30_000]).await;
+        let command = PrepareCommand { command: "sleep 600".to_owned(), ..PrepareCommand::default() };
+        let options = SpawnOptions { prepare: Some(vec![command]), ..SpawnOptions::default() };
+        let spawn = app.control.spawn(SpawnRequest { options, ..SpawnRequest::default() });
+        let end = async {
+            let id = loop {
+                let made = app.control.store().in_state(State::Creating, 1).await.unwrap();
+                let is_there = async |id: &SandboxId| provider.mock.guest(id).await.is_ok();
+                match made.first() {
+                    Some(row) if is_there(&row.id).await => break row.id.clone(),
+                    _ => tokio::task::yield_now().await,
+                }
+            };
+            provider.set_kernel_usage(&id, 90_000);
+            assert_eq!(Guard::default().look(&app.control, SHARE).await.unwrap(), Some(id));
+        };
+        let (spawned, ()) = tokio::join!(spawn, end);
+        let refused = spawned.unwrap_err();
+        assert!(matches!(&refused, Error::Conflict(text) if text.contains("it had 90000 open files")), "{refused:?}");
     }
 
     #[tokio::test]

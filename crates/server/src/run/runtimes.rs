@@ -175,11 +175,7 @@ async fn firecracker(config: &Config, images: &Images, store: &dyn Store) -> Res
         binary: set.binary.clone().unwrap_or_else(|| "firecracker".into()),
         kernel: set.kernel.clone(),
         modules: set.modules.clone(),
-        jailed: match set.jailer.enabled {
-            Enabled::Auto => None,
-            Enabled::True => Some(true),
-            Enabled::False => Some(false),
-        },
+        jailed: set.jailer.enabled.forced(),
         jailer: set.jailer.binary.clone().unwrap_or_else(|| "jailer".into()),
         boot_timeout: set.boot_timeout,
         image_snapshots_mb: set.image_snapshots_mb,

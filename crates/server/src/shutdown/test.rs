@@ -7,7 +7,7 @@ use providers::Provider;
 
 use super::*;
 use crate::admission::QueuePolicy;
-use crate::control::{Error, Policy, SpawnRequest};
+use crate::control::{Error, Pause, Policy, SpawnRequest};
 use crate::test::harness::{self, TestApp, TestProvider};
 
 const LEAVES_BOXES: Shutdown = Shutdown { destroy_all: false };
@@ -50,9 +50,12 @@ async fn work_that_outlives_its_request_ends_before_the_store_closes() {
 async fn boxes_are_removed_only_where_they_are_not_to_outlive_the_server() {
     for destroy_all in [false, true] {
         let provider = TestProvider::new("mock");
+        provider.allow_pauses();
         let TestApp { app, control, dir: _dir } = TestApp::builder().provider(provider.clone()).start().await;
         control.spawn(SpawnRequest::default()).await.unwrap();
+        let paused = control.spawn(SpawnRequest::default()).await.unwrap().sandbox.id;
+        control.pause(paused.as_str(), Pause::default()).await.unwrap();
         Shutdown { destroy_all }.soft(app).await;
-        assert_eq!(provider.mock.inventory().await.unwrap().is_empty(), destroy_all);
+        assert_eq!(provider.mock.inventory().await.unwrap().len(), if destroy_all { 0 } else { 2 });
     }
 }

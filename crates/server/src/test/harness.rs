@@ -158,6 +158,7 @@ pub(crate) struct TestProvider {
     pub(crate) mock: Mock,
     hangs: AtomicBool,
     fails: AtomicBool,
+    holds_still: AtomicBool,
     /// Boxes that only the next inventory has.
     removed: Mutex<Vec<Found>>,
     pub(crate) stopped: Mutex<Vec<SandboxId>>,
@@ -181,6 +182,7 @@ impl TestProvider {
             mock: Mock::new(|| Timestamp::UNIX_EPOCH),
             hangs: AtomicBool::new(false),
             fails: AtomicBool::new(false),
+            holds_still: AtomicBool::new(false),
             removed: Mutex::default(),
             stopped: Mutex::default(),
             disk_usages: Mutex::default(),
@@ -201,6 +203,11 @@ impl TestProvider {
     /// Lets all later inventories fail.
     pub(crate) fn fail(&self) {
         self.fails.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets paused boxes not go on, or lets them again.
+    pub(crate) fn hold_still(&self, holds: bool) {
+        self.holds_still.store(holds, Ordering::SeqCst);
     }
 
     /// Adds a box to the next inventory, as if it were removed right after it.
@@ -364,6 +371,9 @@ impl Pauses for TestProvider {
     }
 
     async fn resume(&self, id: &SandboxId) -> Result<()> {
+        if self.holds_still.load(Ordering::SeqCst) {
+            return Err(Error::failed("resume a box", "it stands still"));
+        }
         self.paused.lock().get_or_insert_default().remove(id);
         Ok(())
     }

@@ -78,6 +78,17 @@ pub enum Enabled {
     False,
 }
 
+impl Enabled {
+    /// Returns what is set; `None` if the host decides.
+    pub fn forced(self) -> Option<bool> {
+        match self {
+            Enabled::Auto => None,
+            Enabled::True => Some(true),
+            Enabled::False => Some(false),
+        }
+    }
+}
+
 /// `auto`, `true` or `false`, of which a setting keeps what `T` can state.
 struct Offer<T>(fn(Enabled) -> Read<T>);
 

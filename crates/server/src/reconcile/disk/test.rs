@@ -1,4 +1,4 @@
-use domain::{SizeOptions, SpawnOptions};
+use domain::{SizeOptions, SpawnOptions, State};
 
 use super::*;
 use crate::control::{Policy, SpawnRequest};
@@ -98,7 +98,8 @@ async fn a_provider_that_does_not_measure_its_boxes_does_not_hold_up_the_look() 
     let heavy = TestProvider::new("heavy");
     heavy.hang();
     let started = tokio::time::Instant::now();
-    let silent = SandboxId::from_entropy([1; 10]);
+    let app = TestApp::builder().provider(TestProvider::new("mock")).start().await;
+    let silent = app.control.spawn(SpawnRequest::default()).await.unwrap().sandbox;
     assert_eq!(measure(heavy.as_ref(), vec![silent]).await, []);
     assert!(started.elapsed() <= MEASURING_MAX + Duration::from_secs(1));
 }
