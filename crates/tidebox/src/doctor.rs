@@ -38,7 +38,7 @@ struct Report {
 /// Prints the findings about this host and the server.
 pub async fn run(context: &Context, args: &DoctorArgs) -> Result {
     let (wanted, faults) = match load(&args.layers.inputs()) {
-        Ok(loaded) => (Wanted::of(&loaded), Vec::new()),
+        Ok(loaded) => (Wanted::of(&loaded.config), Vec::new()),
         Err(faults) => (Wanted::default(), faults),
     };
     let fault = |fault: &Fault| Finding::lacking("config", Level::Warn, "has a fault", fault.to_string());

@@ -18,7 +18,7 @@ use crate::firecracker::wanted::Wanted;
 /// The longest attempt to make a box. It takes milliseconds if it works, and a refusal is not
 /// slower; only a hung host is.
 const PROBE_MAX: Duration = Duration::from_secs(20);
-/// The longest boot of a machine, so that one which hangs is ended before [`PROBE_MAX`].
+/// The longest boot of a machine where the configuration cannot be read.
 const BOOT_MAX: Duration = Duration::from_secs(10);
 
 /// Returns what each provider would find on this host. Only this function knows where the facts
@@ -53,13 +53,13 @@ async fn native() -> Vec<Finding> {
         transparent_egress: false,
     };
     let opened = timeout(PROBE_MAX, Native::open(config)).await;
-    of("native", "a box was made", opened).await
+    of("native", "a box was made", PROBE_MAX, opened).await
 }
 
 /// Asks the Docker Engine that the environment names, or the usual one.
 async fn docker() -> Vec<Finding> {
     let opened = timeout(PROBE_MAX, Docker::open(DockerConfig::new(store_id()))).await;
-    of("docker", "an Engine answers", opened).await
+    of("docker", "an Engine answers", PROBE_MAX, opened).await
 }
 
 /// Boots a machine and removes it again, with the configured kernel, or the newest one of this host that
@@ -71,13 +71,14 @@ async fn firecracker(wanted: &Wanted) -> Vec<Finding> {
         Ok(folder) => folder,
         Err(reason) => return missing(reason),
     };
+    let boot_timeout = wanted.boot_timeout.unwrap_or(BOOT_MAX);
     let config = FirecrackerConfig {
         binary: wanted.firecracker.clone().unwrap_or_else(|| NAME.into()),
         kernel: wanted.kernel.clone().or_else(|| newest_installed().ok().flatten()),
         modules: wanted.modules.clone(),
         jailed: wanted.jail,
         jailer: wanted.jailer.clone().unwrap_or_else(|| "jailer".into()),
-        boot_timeout: BOOT_MAX,
+        boot_timeout,
         image_snapshots_mb: 0,
         drive_rate: DriveRate::default(),
         data_dir: folder.path().to_owned(),
@@ -86,8 +87,10 @@ async fn firecracker(wanted: &Wanted) -> Vec<Finding> {
         subids: None,
         images: None,
     };
-    let opened = timeout(PROBE_MAX, Firecracker::open(config)).await;
-    of(NAME, "a machine was booted", opened).await
+    // A boot that hangs is ended before.
+    let longest = boot_timeout + PROBE_MAX;
+    let opened = timeout(longest, Firecracker::open(config)).await;
+    of(NAME, "a machine was booted", longest, opened).await
 }
 
 /// Makes a box and removes it again.
@@ -106,7 +109,7 @@ async fn proot() -> Vec<Finding> {
         api_is_open: false,
     };
     let opened = timeout(PROBE_MAX, Proot::open(config)).await;
-    let mut findings = of("proot", "a box was made", opened).await;
+    let mut findings = of("proot", "a box was made", PROBE_MAX, opened).await;
     if findings.iter().all(|finding| finding.level != Level::Missing) {
         findings.push(Finding::lacking(
             "proot",
@@ -122,13 +125,14 @@ async fn proot() -> Vec<Finding> {
 async fn of(
     name: &str,
     seen: &str,
+    longest: Duration,
     opened: std::result::Result<providers::Result<impl Provider>, Elapsed>,
 ) -> Vec<Finding> {
     let no_box = |reason: String| vec![Finding::lacking(name, Level::Missing, "no box can be made", reason)];
     let provider = match opened {
         Ok(Ok(provider)) => provider,
         Ok(Err(error)) => return no_box(error.to_string()),
-        Err(_) => return no_box(format!("the attempt takes longer than {} seconds", PROBE_MAX.as_secs())),
+        Err(_) => return no_box(format!("the attempt takes longer than {} seconds", longest.as_secs())),
     };
     let (facts, health) = (provider.facts(), provider.health().await);
     // The provider may still clean up in a folder that is about to be removed.

@@ -1,14 +1,24 @@
 //! Findings about the programs of Firecracker's release.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
 
 use ::firecracker::{LEAST_VERSION, is_supported, version};
+use tokio::process::Command;
+use tokio::time::timeout;
 
 use crate::doctor::finding::{Finding, Level};
 
 const FIRECRACKER: &str = "firecracker";
 const JAILER: &str = "jailer";
+const MKE2FS: &str = "mke2fs";
+/// Folders in which the server looks for what makes drives.
+const SYSTEM_PATH: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
+/// Limit for a user namespace, which takes some milliseconds.
+const NAMESPACE_WAIT: Duration = Duration::from_secs(10);
 const INSTALL: &str = "take the archive for x86_64 from Firecracker's releases page, and install `firecracker` and `jailer` of it in /usr/local/bin";
 
 /// Program that was found.
@@ -76,13 +86,48 @@ pub async fn jailer(
     }
 }
 
+/// Finds what makes the drives of images, for which a server that is not root is root in a user namespace.
+pub async fn drives(is_root: bool) -> Finding {
+    const DRIVES: &str = "drives";
+    let Some(path) = found_in(Path::new(MKE2FS), OsStr::new(SYSTEM_PATH)) else {
+        let fact = format!("{MKE2FS} is not there: it makes the drive of an image");
+        return Finding::lacking(DRIVES, Level::Missing, fact, "apt-get install e2fsprogs");
+    };
+    if !is_root {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "true"]).env("PATH", SYSTEM_PATH).stdin(Stdio::null()).kill_on_drop(true);
+        let refused = match timeout(NAMESPACE_WAIT, command.output()).await {
+            Ok(Ok(output)) if output.status.success() => None,
+            Ok(Ok(output)) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+            Ok(Err(error)) => Some(format!("unshare (util-linux): {error}")),
+            Err(_) => Some("unshare does not end".to_owned()),
+        };
+        if let Some(refused) = refused {
+            let fact =
+                format!("this user may have no user namespace, in which the drive of an image is made: {refused}");
+            return Finding::lacking(
+                DRIVES,
+                Level::Missing,
+                fact,
+                "allow them (sysctl kernel.unprivileged_userns_clone=1, and on Ubuntu \
+                 kernel.apparmor_restrict_unprivileged_userns=0), or run the server as root",
+            );
+        }
+    }
+    Finding::ok(DRIVES, format!("{} makes those of images", path.display()))
+}
+
 /// Returns the absolute path of a program: a name alone is looked for on the `PATH`.
 fn located(name: &Path) -> Option<PathBuf> {
-    let is_name = name.components().count() == 1 && !name.is_absolute();
-    let path = std::env::var_os("PATH").filter(|_| is_name).unwrap_or_default();
-    let places = std::env::split_paths(&path).map(|folder| folder.join(name));
-    let named = (!is_name).then(|| name.to_owned());
-    let found = places.chain(named).find(|path| is_program(path))?;
+    if name.components().count() == 1 && !name.is_absolute() {
+        return found_in(name, &std::env::var_os("PATH").unwrap_or_default());
+    }
+    is_program(name).then(|| std::path::absolute(name).ok())?
+}
+
+/// Returns the absolute path of a program in one of these folders.
+fn found_in(name: &Path, folders: &OsStr) -> Option<PathBuf> {
+    let found = std::env::split_paths(folders).map(|folder| folder.join(name)).find(|path| is_program(path))?;
     std::path::absolute(found).ok()
 }
 

@@ -64,13 +64,13 @@ pub fn run(args: SetupArgs, output: Output) -> Result {
             return Ok(ExitCode::from(EXIT_FAULT));
         }
     };
-    let configured = Wanted::of(&loaded);
+    let configured = Wanted::of(&loaded.config);
     let wanted = Wanted {
         firecracker: args.firecracker.or(configured.firecracker),
         jailer: args.jailer.or(configured.jailer),
         kernel: args.kernel.or(configured.kernel),
         modules: args.modules.or(configured.modules),
-        jail: configured.jail,
+        ..configured
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -83,12 +83,14 @@ pub fn run(args: SetupArgs, output: Output) -> Result {
 }
 
 async fn look(wanted: &Wanted, config: &Config) -> Report {
-    let is_jailed = wanted.jail.unwrap_or_else(|| rustix::process::geteuid().is_root());
+    let is_root = rustix::process::geteuid().is_root();
+    let is_jailed = wanted.jail.unwrap_or(is_root);
     let (mut findings, can_virtualize) = host::findings(is_jailed);
     let (program, found) = programs::firecracker(wanted.firecracker.as_deref()).await;
     findings.push(found);
     let (jailer, found) = programs::jailer(wanted.jailer.as_deref(), program.as_ref(), is_jailed).await;
     findings.push(found);
+    findings.push(programs::drives(is_root).await);
     if let Some(program) = program.as_ref().filter(|_| can_virtualize) {
         findings.push(guest(&program.path).await);
     }

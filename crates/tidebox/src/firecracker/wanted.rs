@@ -1,9 +1,9 @@
 //! Files for virtual machines that the operator has named.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use serde_json::Value;
-use server::config::Loaded;
+use server::config::Config;
 
 /// Files that a flag or the configuration names.
 #[derive(Debug, Default)]
@@ -15,24 +15,21 @@ pub struct Wanted {
     /// True or false where machines are to run in jails or not, `None` where a server that is root has
     /// them in jails.
     pub jail: Option<bool>,
+    /// The longest boot of a guest; `None` where the configuration cannot be read.
+    pub boot_timeout: Option<Duration>,
 }
 
 impl Wanted {
     /// Returns what the configuration names.
-    pub fn of(loaded: &Loaded) -> Wanted {
-        let set = loaded.settings();
-        let value = |key: &str| {
-            let setting = set.iter().find(|setting| setting.key == format!("providers.firecracker.{key}"));
-            setting.map(|setting| &setting.value)
-        };
-        let file = |key: &str| Some(PathBuf::from(value(key)?.as_str()?));
+    pub fn of(config: &Config) -> Wanted {
+        let set = &config.providers.firecracker;
         Wanted {
-            firecracker: file("binary"),
-            jailer: file("jailer.binary"),
-            kernel: file("kernel"),
-            modules: file("modules"),
-            // Else it is `auto`.
-            jail: value("jailer.enabled").and_then(Value::as_bool),
+            firecracker: set.binary.clone(),
+            jailer: set.jailer.binary.clone(),
+            kernel: set.kernel.clone(),
+            modules: set.modules.clone(),
+            jail: set.jailer.enabled.forced(),
+            boot_timeout: Some(set.boot_timeout),
         }
     }
 }

@@ -63,6 +63,7 @@ fn setup_prepares_a_kernel_and_prints_the_settings() {
     let found = findings(&report);
     assert_eq!(found["firecracker"], ("ok", &*format!("version 1.16.1, {firecracker}"), ""));
     assert_eq!(found["jailer"], ("ok", &*format!("version 1.16.1, {jailer}"), ""));
+    assert_eq!(found["drives"].0, "ok", "{report}");
     assert_eq!(found["kernel"], ("ok", &*format!("6.1.0-own with 0 modules, made of {kernel}"), ""));
     // Where there is no device, no guest is tried.
     assert_eq!(found.get("guest").map(|guest| guest.0), (found["kvm"].0 == "ok").then_some("ok"));
