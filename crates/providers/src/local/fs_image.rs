@@ -29,9 +29,9 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Makes a sparse file with an ext4 of `size_mb` MiB in it, which must not exist yet. It has no journal,
-/// since no box outlives a crash of the host. On error there is no file. With `files`, a folder and the number of entries below it,
-/// it has a copy of them: of the root's user where the server is not root.
+/// Makes a sparse file with an ext4 of `size_mb` MiB in it, which must not exist yet; on error there is none. It
+/// has no journal, since no box outlives a crash of the host. With `files`, a folder and the number of entries
+/// below it, it has a copy of them: of the root's user where the server is not root.
 pub(crate) async fn make_ext4(path: &Path, size_mb: u32, files: Option<(&Path, u64)>) -> io::Result<()> {
     let file = fs::File::create_new(path)?;
     let mut unfinished = Unfinished(Some(path));

@@ -231,6 +231,7 @@ impl Control {
     async fn resume_box(&self, pauses: &dyn Pauses, id: &SandboxId) -> providers::Result<()> {
         let resumed = pauses.resume(id).await;
         if let Err(error) = &resumed
+            && !matches!(error, providers::Error::Gone)
             && pauses.paused().await.is_ok_and(|paused| paused.contains(id))
         {
             tracing::warn!(%id, error = %Chain(error), "a box cannot go on, and stays paused");

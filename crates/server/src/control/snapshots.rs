@@ -14,7 +14,7 @@ use super::guests::runtime_error;
 use super::inventory::within;
 use super::runtime::LOCAL_WORKER;
 use super::service::Control;
-use super::snapshots_in_hand::SnapshotInHand;
+use super::snapshots_in_hand::{IN_HAND_MAX, SnapshotInHand};
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
 use crate::store::{NewSnapshot, Sandbox, Snapshot, SnapshotCursor, SnapshotFilter, SnapshotState};
@@ -65,7 +65,7 @@ impl Control {
         request: NewSnapshotRequest,
         is_temporary: bool,
     ) -> Result<Snapshot> {
-        if self.snapshots_in_hand.are_many() {
+        if self.snapshots_in_hand.len() > IN_HAND_MAX {
             return Err(Error::Unavailable("many snapshots are being taken; try again later".to_owned()));
         }
         let sandbox = self.pausable(id).await?;
@@ -349,9 +349,43 @@ fn check_name(name: Option<&str>) -> Result<()> {
 
 #[cfg(test)]
 mod test {
+    use domain::SandboxId;
+    use tokio_util::task::TaskTracker;
+
     use super::*;
     use crate::control::SpawnRequest;
     use crate::test::harness::{TestApp, TestProvider};
+
+    #[tokio::test]
+    async fn requests_for_one_sandbox_leave_places_to_others_and_are_refused_where_many_wait() {
+        const SOON: Duration = Duration::from_secs(30);
+        let provider = TestProvider::new("test");
+        provider.keep_memory();
+        let app = TestApp::builder().provider(provider).start().await;
+        let mut ids = Vec::new();
+        for _ in 0..2 {
+            ids.push(app.control.spawn(SpawnRequest::default()).await.unwrap().sandbox.id);
+        }
+        // As a snapshot that takes long.
+        let _turn = app.control.turns.take(&ids[0]).await;
+        let waiting = TaskTracker::new();
+        let take = |id: &SandboxId| {
+            let (control, id) = (Arc::clone(&app.control), id.clone());
+            async move { control.take_snapshot(id.as_str(), NewSnapshotRequest::default()).await }
+        };
+        let in_hand = async |count: usize| {
+            while app.control.snapshots_in_hand.len() < count {
+                tokio::task::yield_now().await;
+            }
+        };
+        (0..5).for_each(|_| drop(waiting.spawn(take(&ids[0]))));
+        in_hand(5).await;
+        tokio::time::timeout(SOON, take(&ids[1])).await.expect("it does not wait").unwrap();
+        (5..IN_HAND_MAX).for_each(|_| drop(waiting.spawn(take(&ids[0]))));
+        in_hand(IN_HAND_MAX).await;
+        let refused = tokio::time::timeout(SOON, take(&ids[1])).await.expect("it does not wait");
+        assert!(matches!(&refused, Err(Error::Unavailable(text)) if text.contains("try again")), "{refused:?}");
+    }
 
     #[tokio::test]
     async fn a_snapshot_whose_provider_is_not_enabled_stays_in_the_list() {

@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// Most snapshots that are taken at once: each reads and writes all that a sandbox has changed.
 const TAKEN_AT_ONCE: usize = 4;
 /// Most snapshots that are taken and removed or wait for it; each may take minutes.
-const IN_HAND_MAX: usize = 64;
+pub(super) const IN_HAND_MAX: usize = 64;
 
 /// Snapshots that are being taken or removed.
 #[derive(Debug)]
@@ -47,9 +47,9 @@ impl SnapshotsInHand {
         self.places.acquire().await.ok()
     }
 
-    /// Returns whether there are more than should wait.
-    pub(super) fn are_many(&self) -> bool {
-        self.tasks.lock().len() > IN_HAND_MAX
+    /// Returns how many there are.
+    pub(super) fn len(&self) -> usize {
+        self.tasks.lock().len()
     }
 
     /// Returns whether a snapshot is being taken or removed.
