@@ -164,6 +164,7 @@ impl Walk<'_, '_> {
         } else {
             self.output.align(BLOCK)?;
             let content_at = self.output.leave(size)?;
+            self.end_of_blocks()?;
             let place = block_at(content_at)?;
             (self.inode(about, Layout::Plain, size as u64, place, links, attributes, 0)?, content_at)
         };
@@ -224,6 +225,7 @@ impl Walk<'_, '_> {
                     self.content(content, 0, usize::try_from(in_blocks).map_err(io::Error::other)?)?
                 }
             }
+            self.end_of_blocks()?;
         }
         let layout = if is_inline { Layout::Inline } else { Layout::Plain };
         let behind = if is_inline { rest } else { 0 };
@@ -256,7 +258,14 @@ impl Walk<'_, '_> {
         self.output.align(BLOCK)?;
         let place = block_at(self.output.at())?;
         self.output.append(content)?;
+        self.end_of_blocks()?;
         self.inode(about, Layout::Plain, size, place, links(about), &[], 0)
+    }
+
+    /// Ends content that is in blocks of its own. The last one has nothing else: the kernel takes all of it up to
+    /// the first zero for the last name of a directory, and shows it behind the end of a file that is mapped.
+    fn end_of_blocks(&mut self) -> io::Result<()> {
+        self.output.align(BLOCK)
     }
 
     /// Writes an inode where it and `behind` bytes of content have room, and returns its number. The

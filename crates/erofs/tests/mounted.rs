@@ -204,6 +204,27 @@ fn a_mounted_image_is_the_tree() {
 }
 
 #[test]
+fn every_name_is_found_however_its_directory_ends() {
+    let Some(temp) = folder() else { return };
+    let dir = temp.path().join("tree");
+    // More than fits behind an inode; the length of the last name moves the end over all places of a slot.
+    let names = |last: usize| (0..40).map(|n| format!("{n:0>110}")).chain([format!("z{}", "y".repeat(last))]);
+    for last in 0..64 {
+        let path = dir.join(last.to_string());
+        fs::create_dir_all(&path).unwrap();
+        names(last).for_each(|name| fs::write(path.join(name), last.to_string()).unwrap());
+    }
+    let Some(root) = mounted(&dir) else { return };
+    let root = format!("/proc/self/fd/{}", root.as_raw_fd());
+    for last in 0..64 {
+        for name in names(last) {
+            let read = fs::read_to_string(format!("{root}/{last}/{name}"));
+            assert!(read.is_ok_and(|text| text == last.to_string()), "{name} of {last}");
+        }
+    }
+}
+
+#[test]
 fn holes_stay_holes() {
     let Some(temp) = folder() else { return };
     let dir = temp.path().join("t");
