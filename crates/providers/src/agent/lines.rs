@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use http::Method;
 use serde::Serialize;
+use tokio::task::consume_budget;
 
 use super::connection::{Connection, Incoming, request};
 use super::request::{SHORT_WAIT, succeed, within};
@@ -14,8 +15,8 @@ use crate::{Error, Result};
 pub(super) struct Lines {
     action: &'static str,
     incoming: Incoming,
-    /// Bytes after the last line.
-    buffer: BytesMut,
+    /// What came after the last line.
+    rest: Rest,
     /// Longest line, in bytes.
     bytes_max: usize,
     _connection: Arc<Connection>,
@@ -38,24 +39,79 @@ impl Lines {
             Ok(succeed(action, answer.await?).await?.into_body())
         };
         let incoming = within(action, SHORT_WAIT, answer).await?;
-        Ok(Lines { action, incoming, buffer: BytesMut::new(), bytes_max, _connection: Arc::clone(connection) })
+        Ok(Lines { action, incoming, rest: Rest::default(), bytes_max, _connection: Arc::clone(connection) })
     }
 
     /// Returns the next line; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>> {
         loop {
-            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                let mut line = self.buffer.split_to(end + 1);
-                line.truncate(end);
-                return Ok(Some(line.freeze()));
+            if let Some(line) = self.rest.line() {
+                return Ok(Some(line));
             }
-            if self.buffer.len() > self.bytes_max {
+            if self.rest.bytes.len() > self.bytes_max {
                 return Err(Error::failed(self.action, "the agent sends a line that is too long"));
             }
+            // Pieces of a byte that are always there would keep the deadline of the caller from being looked at.
+            consume_budget().await;
             match self.incoming.piece(self.action).await? {
-                Some(piece) => self.buffer.extend_from_slice(&piece),
+                Some(piece) => self.rest.bytes.extend_from_slice(&piece),
                 None => return Ok(None),
             }
         }
+    }
+}
+
+/// Bytes of lines that are not whole yet.
+#[derive(Debug, Default)]
+struct Rest {
+    bytes: BytesMut,
+    /// Number of the first of them that have no end of a line.
+    searched: usize,
+}
+
+impl Rest {
+    /// Takes the first line, if it is whole. Looks at each byte once, however small the pieces are.
+    fn line(&mut self) -> Option<Bytes> {
+        let Some(end) = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n') else {
+            self.searched = self.bytes.len();
+            return None;
+        };
+        let end = self.searched + end;
+        self.searched = 0;
+        let mut line = self.bytes.split_to(end + 1);
+        line.truncate(end);
+        Some(line.freeze())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn lines_are_the_same_whatever_the_pieces_are() {
+        let text = b"one\n\nthree and more\nfour\nrest";
+        for size in 1..=text.len() {
+            let (mut rest, mut lines) = (Rest::default(), Vec::new());
+            for piece in text.chunks(size) {
+                rest.bytes.extend_from_slice(piece);
+                lines.extend(std::iter::from_fn(|| rest.line()));
+            }
+            assert_eq!(lines, ["one", "", "three and more", "four"]);
+            assert_eq!(rest.bytes, "rest");
+        }
+    }
+
+    #[test]
+    fn a_long_line_in_pieces_of_a_byte_is_searched_once() {
+        let (mut rest, begin) = (Rest::default(), Instant::now());
+        for _ in 0..2 << 20 {
+            rest.bytes.extend_from_slice(b"a");
+            assert!(rest.line().is_none());
+        }
+        // Each time from its begin it would take an hour.
+        assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
     }
 }
