@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::FileExt as _;
 
 use guest_protocol::Boot;
 use rustix::fs::{
@@ -60,11 +61,28 @@ fn named_files(hostname: &str) -> [(&'static str, String); 2] {
 }
 
 /// Replaces the name of the host in the files that [`furnish`] has made, and leaves others.
-pub(crate) fn rename_host(earlier: &str, hostname: &str) -> std::io::Result<()> {
+pub(crate) fn rename_host(earlier: &str, hostname: &str) {
     for ((file, before), (_, now)) in named_files(earlier).into_iter().zip(named_files(hostname)) {
-        if std::fs::read_to_string(file).is_ok_and(|content| content == before) {
-            std::fs::write(file, now)?;
-        }
+        // One that cannot be written keeps the name.
+        let _ = replace(file, &before, &now);
+    }
+}
+
+/// Replaces the content of a regular file that has `before`, and leaves others. What the box has put in its place
+/// is neither followed nor waited for.
+fn replace(path: &str, before: &str, now: &str) -> std::io::Result<()> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(open(path, flags, Mode::empty())?);
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.len() != before.len() as u64 {
+        return Ok(());
+    }
+    let mut content = vec![0; before.len()];
+    file.read_exact_at(&mut content, 0)?;
+    if content == before.as_bytes() {
+        // In place: that needs no room, if the two are as long.
+        file.write_all_at(now.as_bytes(), 0)?;
+        file.set_len(now.len() as u64)?;
     }
     Ok(())
 }
@@ -141,4 +159,32 @@ fn give_away(path: &str, ids: &Ids) -> Result<(), Errno> {
         return Ok(());
     }
     fchown(&dir, Some(Uid::from_raw(ids.uid)), Some(Gid::from_raw(ids.gid)))
+}
+
+#[cfg(test)]
+mod test {
+    use rustix::fs::mknodat;
+
+    use super::*;
+
+    #[test]
+    fn only_a_file_that_was_made_for_the_box_gets_another_name() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("hostname");
+        let path = path.to_str().unwrap();
+        for (content, after) in [("before\n", "later\n"), ("before\nmine\n", "before\nmine\n"), ("", "")] {
+            std::fs::write(path, content).unwrap();
+            replace(path, "before\n", "later\n").unwrap();
+            assert_eq!(std::fs::read_to_string(path).unwrap(), after);
+        }
+        std::fs::write(path, "before\n").unwrap();
+        let link = temp.path().join("link");
+        std::os::unix::fs::symlink(path, &link).unwrap();
+        replace(link.to_str().unwrap(), "before\n", "later\n").unwrap_err();
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "before\n");
+        std::fs::remove_file(path).unwrap();
+        mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        // It does not wait for a writer.
+        replace(path, "before\n", "later\n").unwrap();
+    }
 }

@@ -104,15 +104,18 @@ fn settle(machine: &Machine, drives: &Drives) -> Result<Made, Refused> {
     Ok(Made { boot: machine.boot.clone(), listener, oom_events, sockets, random })
 }
 
-/// Makes the kernel and the id of a machine that goes on from files differ from those of the one that was
-/// written to them.
+/// Makes the kernel of a machine that goes on from files differ from that of the one that was written to them.
 pub(crate) fn renew(random: &OwnedFd, restored: &Restored) -> Result<(), Refused> {
     privileges::with_spare(|| {
         kernel::stir(random, &restored.entropy)?;
         kernel::set_clock(restored.now_ns)?;
         rustix::system::sethostname(restored.hostname.as_bytes()).at("set the host name")
-    })?;
-    write_machine_id(&restored.entropy)
+    })
+}
+
+/// Gives a machine that goes on from the files of another an id of its own. Where that fails, it has none.
+pub(crate) fn renew_id(entropy: &str) {
+    let _ = write_machine_id(entropy);
 }
 
 /// Gives the machine an id of its own, where its image has one.
@@ -129,5 +132,7 @@ fn write_machine_id(entropy: &str) -> Result<(), Refused> {
         return Ok(());
     }
     // A new file, since a link of the image may lead anywhere.
-    fs::remove_file(FILE).and_then(|()| fs::write(FILE, id + "\n")).at("write the machine id")
+    let new = || fs::File::options().write(true).create_new(true).open(FILE);
+    let written = fs::remove_file(FILE).and_then(|()| new()?.write_all((id + "\n").as_bytes()));
+    written.at("write the machine id")
 }
