@@ -283,7 +283,11 @@ async fn a_provider_that_cannot_pause_says_so() {
     let id = server.spawn().await;
     for verb in ["pause", "resume"] {
         let refused = server.post(&format!("/sandboxes/{id}/{verb}"), json!({})).await;
-        refused.refused(400, "not_supported", "the provider `mock` cannot pause sandboxes here; `docker` can");
+        refused.refused(
+            400,
+            "not_supported",
+            "the provider `mock` cannot pause sandboxes here; `docker` and `firecracker` can",
+        );
     }
     assert_eq!(state(&server, &id).await, "running");
     let unknown = server.post(&format!("/sandboxes/{id}/pause"), json!({"forced": true})).await;
