@@ -15,7 +15,7 @@ use crate::{Error, Result};
 pub(super) struct Lines {
     action: &'static str,
     incoming: Incoming,
-    /// What came after the last line.
+    /// Bytes after the last whole line.
     rest: Rest,
     /// Longest line, in bytes.
     bytes_max: usize,

@@ -318,8 +318,8 @@ impl Control {
 pub(super) fn pauses_of(runtime: &dyn Provider) -> Result<&dyn Pauses> {
     runtime.pauses().ok_or_else(|| {
         Error::NotSupported(format!(
-            "the provider `{}` cannot pause sandboxes here; `docker` and `firecracker` can, and `native` where its control groups can be \
-             frozen and sandboxes share no box",
+            "the provider `{}` cannot pause sandboxes here; `docker` and `firecracker` can, and `native` where its \
+             control groups can be frozen and sandboxes share no box",
             runtime.name()
         ))
     })
