@@ -1,8 +1,10 @@
-//! Files of a directory, read by two threads at once.
+//! Directories and their files, read ahead by a thread of their own.
 //!
 //! Opening, looking at and reading a small file takes a thread longer than writing it to the image.
-//! So a second thread takes files of the same directory, and hands over what it has read.
+//! So a second thread lists each directory while the one before it is written, and then both take its
+//! files.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,16 +13,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{Builder, Scope};
 
-use rustix::fs::{FileType, Mode, Stat, fstat, openat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::{pread, retry_on_intr};
 
 use super::attributes;
+use super::directory::{self, Entry};
+use super::format::Kind;
+use super::memory::{Memory, Share};
 use super::tree::{Ids, OPEN, changed};
 
-/// Files that a thread takes at once.
+/// Most files that a thread takes at once.
 const BATCH: usize = 16;
-/// Least number of files for which the second thread is asked.
-const WORTHWHILE: usize = 4 * BATCH;
 /// Batches that wait to be taken over.
 const WAITING_MAX: usize = 8;
 /// Most bytes of a file that the second thread reads; larger ones it only opens.
@@ -73,7 +76,7 @@ impl Ready {
 /// Plain files of a directory, of which each thread takes the next.
 #[derive(Debug)]
 struct Files {
-    dir: OwnedFd,
+    dir: Arc<OwnedFd>,
     /// Places of their entries, and their names.
     names: Vec<(usize, Vec<u8>)>,
     taken: AtomicUsize,
@@ -82,53 +85,71 @@ struct Files {
 impl Files {
     /// Returns the files that the caller has to read; none if all are taken.
     fn take(&self) -> &[(usize, Vec<u8>)] {
-        let begin = self.taken.fetch_add(BATCH, Ordering::Relaxed).min(self.names.len());
-        &self.names[begin..(begin + BATCH).min(self.names.len())]
+        // Ever fewer, so that neither thread waits long for the other at the end.
+        let share = |begin: usize| {
+            let left = self.names.len() - begin;
+            (left / 4).clamp(1, BATCH).min(left)
+        };
+        let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |begin| Some(begin + share(begin)));
+        let begin = taken.unwrap_or(self.names.len());
+        &self.names[begin..begin + share(begin)]
     }
 }
 
 type Batch = io::Result<Vec<Ready>>;
 
-/// Work for the second thread: files, and the way for what it has read.
-type Job = (Arc<Files>, SyncSender<Batch>);
-
-/// The second thread, which ends when this is dropped.
+/// A directory to be read.
 #[derive(Debug)]
-pub(crate) struct Reader {
-    jobs: Sender<Job>,
+struct Job<'m> {
+    parent: Arc<OwnedFd>,
+    name: Vec<u8>,
+    listed: SyncSender<io::Result<Listed<'m>>>,
+}
+
+/// A directory that is read ahead.
+#[derive(Debug)]
+pub(crate) struct Awaited<'m>(Receiver<io::Result<Listed<'m>>>);
+
+impl<'m> Awaited<'m> {
+    /// Waits until the directory is listed.
+    pub(crate) fn listed(self) -> io::Result<Listed<'m>> {
+        self.0.recv().unwrap_or_else(|_| Err(io::Error::other("the reader of a tree ended")))
+    }
+}
+
+/// A directory whose files are being read.
+#[derive(Debug)]
+pub(crate) struct Listed<'m> {
+    pub(crate) dir: Arc<OwnedFd>,
+    pub(crate) about: Stat,
+    /// Attributes as they follow the inode.
+    pub(crate) attributes: Vec<u8>,
+    /// Entries by their names, with those of the directory itself and of the one above it.
+    pub(crate) entries: Vec<Entry>,
+    /// Memory that the entries take.
+    pub(crate) memory: Share<'m>,
+    /// Its plain files.
+    pub(crate) files: Pending,
+}
+
+/// Plain files of a directory that wait to be written.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    files: Arc<Files>,
+    ready: Receiver<Batch>,
     ids: Ids,
 }
 
-impl Reader {
-    /// Starts the thread.
-    pub(crate) fn start<'scope>(scope: &'scope Scope<'scope, '_>, ids: Ids) -> io::Result<Reader> {
-        let (jobs, waiting) = channel();
-        let reader = Builder::new().name("erofs-read".to_owned());
-        reader.spawn_scoped(scope, move || serve(&waiting, ids))?;
-        Ok(Reader { jobs, ids })
-    }
-
-    /// Calls `write` for each of the named files of a directory, in any order.
-    pub(crate) fn each(
-        &self,
-        dir: BorrowedFd<'_>,
-        names: Vec<(usize, Vec<u8>)>,
-        mut write: impl FnMut(Ready) -> io::Result<()>,
-    ) -> io::Result<()> {
-        if names.len() < WORTHWHILE {
-            return names.iter().try_for_each(|(entry, name)| write(Ready::open(dir, *entry, name, self.ids)?));
-        }
-        let files = Arc::new(Files { dir: dir.try_clone_to_owned()?, names, taken: AtomicUsize::new(0) });
-        let (filled, ready) = sync_channel(WAITING_MAX);
-        // A thread that has ended takes no file.
-        let _ = self.jobs.send((Arc::clone(&files), filled));
+impl Pending {
+    /// Calls `write` for each file, in any order.
+    pub(crate) fn each(self, mut write: impl FnMut(Ready) -> io::Result<()>) -> io::Result<()> {
         loop {
-            let mine = files.take();
+            let mine = self.files.take();
             for (entry, name) in mine {
-                write(Ready::open(dir, *entry, name, self.ids)?)?;
+                write(Ready::open(self.files.dir.as_fd(), *entry, name, self.ids)?)?;
             }
             // Without any left for this thread, the other has to be waited for.
-            while let Some(batch) = if mine.is_empty() { ready.recv().ok() } else { ready.try_recv().ok() } {
+            while let Some(batch) = if mine.is_empty() { self.ready.recv().ok() } else { self.ready.try_recv().ok() } {
                 batch?.into_iter().try_for_each(&mut write)?;
             }
             if mine.is_empty() {
@@ -138,18 +159,108 @@ impl Reader {
     }
 }
 
-/// Reads the files of each job until all are taken, or the other thread has given up.
-fn serve(jobs: &Receiver<Job>, ids: Ids) {
-    for (files, filled) in jobs {
-        loop {
-            let mine = files.take().iter();
-            let batch: Batch =
-                mine.map(|(entry, name)| Ready::open(files.dir.as_fd(), *entry, name, ids)?.read()).collect();
-            if matches!(&batch, Ok(none) if none.is_empty()) || filled.send(batch).is_err() {
-                break;
+/// The second thread, which ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Reader<'m>(Sender<Job<'m>>);
+
+impl<'m> Reader<'m> {
+    /// Starts the thread.
+    pub(crate) fn start<'scope>(
+        scope: &'scope Scope<'scope, '_>,
+        ids: Ids,
+        memory: &'m Memory,
+    ) -> io::Result<Reader<'m>>
+    where
+        'm: 'scope,
+    {
+        let (jobs, waiting) = channel();
+        let reader = Builder::new().name("erofs-read".to_owned());
+        reader.spawn_scoped(scope, move || serve(&waiting, ids, memory))?;
+        Ok(Reader(jobs))
+    }
+
+    /// Has a directory read after those that were asked for before.
+    pub(crate) fn read(&self, parent: Arc<OwnedFd>, name: Vec<u8>) -> Awaited<'m> {
+        let (listed, awaited) = sync_channel(1);
+        // A thread that has ended is noticed when the answer is waited for.
+        let _ = self.0.send(Job { parent, name, listed });
+        Awaited(awaited)
+    }
+}
+
+/// Lists each directory as soon as it is asked for, and reads the files of those before it meanwhile.
+fn serve<'m>(jobs: &Receiver<Job<'m>>, ids: Ids, memory: &'m Memory) {
+    let mut listed = VecDeque::new();
+    // A job that comes late makes the other thread wait, and files do not.
+    while let Some(job) = if listed.is_empty() { jobs.recv().ok().map(Some) } else { Some(jobs.try_recv().ok()) } {
+        if let Some(Job { parent, name, listed: answer }) = job {
+            let (filled, ready) = sync_channel(WAITING_MAX);
+            let list = list(&parent, &name, ids, memory, ready);
+            if let Ok(list) = &list {
+                listed.push_back((Arc::clone(&list.files.files), filled));
             }
+            // Without a receiver nothing waits for it.
+            let _ = answer.send(list);
+        }
+        let Some((files, filled)) = listed.front() else { continue };
+        let mine = files.take().iter();
+        let batch: Batch =
+            mine.map(|(entry, name)| Ready::open(files.dir.as_fd(), *entry, name, ids)?.read()).collect();
+        if matches!(&batch, Ok(none) if none.is_empty()) || filled.send(batch).is_err() {
+            listed.pop_front();
         }
     }
+}
+
+fn list<'m>(
+    parent: &OwnedFd,
+    name: &[u8],
+    ids: Ids,
+    memory: &'m Memory,
+    ready: Receiver<Batch>,
+) -> io::Result<Listed<'m>> {
+    let dir = Arc::new(openat(parent, name, OPEN | OFlags::DIRECTORY, Mode::empty())?);
+    let about = fstat(&dir)?;
+    let attributes = attributes::of(dir.as_fd(), ids)?;
+    let (entries, memory) = entries(&dir, memory)?;
+    let named = entries.iter().enumerate().filter(|(_, entry)| entry.kind == Kind::File);
+    let names = named.map(|(at, entry)| (at, entry.name.clone())).collect();
+    let files = Arc::new(Files { dir: Arc::clone(&dir), names, taken: AtomicUsize::new(0) });
+    Ok(Listed { dir, about, attributes, entries, memory, files: Pending { files, ready, ids } })
+}
+
+fn entries<'m>(dir: &OwnedFd, memory: &'m Memory) -> io::Result<(Vec<Entry>, Share<'m>)> {
+    let mut share = memory.share();
+    let mut entries = directory::dots();
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        // Each name is there twice while the files are read.
+        share.grow(2 * (name.len() + 2 * size_of::<Entry>()))?;
+        let mut kind = entry.file_type();
+        if kind == FileType::Unknown {
+            kind = FileType::from_raw_mode(statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode);
+        }
+        entries.push(Entry { name: name.to_vec(), kind: kind_of(kind)?, inode: 0 });
+    }
+    directory::sort(&mut entries);
+    Ok((entries, share))
+}
+
+fn kind_of(kind: FileType) -> io::Result<Kind> {
+    Ok(match kind {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Directory,
+        FileType::CharacterDevice => Kind::Characters,
+        FileType::BlockDevice => Kind::Blocks,
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+        FileType::Symlink => Kind::Link,
+        FileType::Unknown => return Err(changed()),
+    })
 }
 
 /// Reads a part of a file. What the file lacks stays as it is in `into`.

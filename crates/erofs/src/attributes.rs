@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{fgetxattr, flistxattr};
 use rustix::io::Errno;
 
-use super::format::ATTRIBUTES_HEAD;
-use super::tree::Ids;
+use super::format::{ATTRIBUTES_BYTES_MAX, ATTRIBUTES_HEAD};
+use super::tree::{Ids, Unfit};
 
 /// Prefixes of names, each with the number that stands for it.
 const PREFIXES: [(&str, u8); 4] = [("user.", 1), ("trusted.", 4), ("lustre.", 5), ("security.", 6)];
@@ -54,6 +54,9 @@ pub(crate) fn of(file: BorrowedFd<'_>, ids: Ids) -> io::Result<Vec<u8>> {
         encoded.extend_from_slice(short);
         encoded.extend_from_slice(&value);
         encoded.resize(encoded.len().next_multiple_of(4), 0);
+        if encoded.len() > ATTRIBUTES_BYTES_MAX {
+            return Err(Unfit::TooManyAttributes.into());
+        }
     }
     if encoded.len() == ATTRIBUTES_HEAD {
         encoded.clear();

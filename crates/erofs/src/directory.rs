@@ -11,6 +11,16 @@ pub(crate) struct Entry {
     pub(crate) inode: u64,
 }
 
+/// Returns the entries that every directory has, for itself and the one above it.
+pub(crate) fn dots() -> Vec<Entry> {
+    [".", ".."].map(|name| Entry { name: name.as_bytes().to_vec(), kind: Kind::Directory, inode: 0 }).into()
+}
+
+/// Sorts entries as a directory has them, by the bytes of their names.
+pub(crate) fn sort(entries: &mut [Entry]) {
+    entries.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+}
+
 /// Returns the lengths of what each block holds. The entries are sorted by name.
 pub(crate) fn blocks(entries: &[Entry]) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();

@@ -16,6 +16,8 @@ pub(crate) const INODE_BYTES: usize = 64;
 pub(crate) const ENTRY_BYTES: usize = 12;
 /// Bytes before the attributes of an inode.
 pub(crate) const ATTRIBUTES_HEAD: usize = 12;
+/// Most bytes of the attributes of an inode, which counts them in units of four.
+pub(crate) const ATTRIBUTES_BYTES_MAX: usize = ATTRIBUTES_HEAD + 4 * (u16::MAX as usize - 1);
 
 /// Place of an inode's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

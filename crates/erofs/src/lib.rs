@@ -18,9 +18,10 @@ mod ahead;
 mod attributes;
 mod directory;
 mod format;
+mod memory;
 mod output;
 mod tree;
 mod walk;
 
-pub use tree::{Ids, TooDeep, Tree, Written};
+pub use tree::{Ids, Tree, Unfit, Written};
 pub use walk::write;

@@ -39,18 +39,40 @@ impl Ids {
     }
 }
 
-/// A tree whose directories are nested deeper than an image may have them, as the cause of an
-/// [`std::io::Error`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TooDeep;
+/// Most memory for the entries of the directories that are open at the same time, in bytes.
+pub(crate) const ENTRIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-impl fmt::Display for TooDeep {
+/// A tree that an image is not made of, as the cause of an [`std::io::Error`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfit {
+    /// Directories are nested too deep.
+    TooDeep,
+    /// A directory and those above it have so many entries, or the tree so many files with several names, that
+    /// they would take too much memory.
+    TooManyNames,
+    /// A file has more extended attributes than an inode of an image.
+    TooManyAttributes,
+}
+
+impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "directories are nested deeper than {} levels", DEPTH_MAX)
+        match self {
+            Unfit::TooDeep => write!(f, "directories are nested deeper than {DEPTH_MAX} levels"),
+            Unfit::TooManyNames => f.write_str(
+                "a directory, with those above it, has too many names, about a million; spread them over several",
+            ),
+            Unfit::TooManyAttributes => f.write_str("a file has more than 256 KiB of extended attributes"),
+        }
     }
 }
 
-impl std::error::Error for TooDeep {}
+impl std::error::Error for Unfit {}
+
+impl From<Unfit> for io::Error {
+    fn from(unfit: Unfit) -> io::Error {
+        io::Error::other(unfit)
+    }
+}
 
 /// Returns the error for a tree that is not what it was a moment ago.
 pub(crate) fn changed() -> io::Error {

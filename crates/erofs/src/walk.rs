@@ -4,61 +4,74 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::thread;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, Stat, fstat, readlinkat, statat};
 
-use super::ahead::{Content, Reader, Ready};
-use super::attributes;
+use super::ahead::{Awaited, Content, Listed, Pending, Reader, Ready};
 use super::directory::{self, Entry};
 use super::format::{self, BLOCK, INODE_BYTES, Inode, Kind, Layout, SLOT};
+use super::memory::{Memory, Share};
 use super::output::{Output, write_behind};
-use super::tree::{DEPTH_MAX, Ids, OPEN, TooDeep, Tree, Written, changed};
+use super::tree::{DEPTH_MAX, ENTRIES_BYTES_MAX, Ids, Tree, Unfit, Written};
 
 /// Size from which a file is copied from file to file.
 const LARGE: u64 = 256 * 1024;
+/// Memory of an inode that has several names, in bytes, with what a map needs to grow.
+const LINKED_BYTES: usize = 64;
 
 /// Writes an image of `trees` into the empty file `out`. Blocks, so it needs a thread of its own.
 ///
 /// # Errors
-/// If something cannot be read or written, or changes while it is read; [`TooDeep`] if directories are
-/// nested deeper than a thousand levels.
+/// If something cannot be read or written, or changes while it is read; [`Unfit`] for a tree that has more of
+/// something than an image can hold, or this function is to remember.
 pub fn write(trees: Vec<Tree>, ids: Ids, out: &File) -> io::Result<Written> {
-    let written =
-        write_behind(out, |output| thread::scope(|scope| fill(trees, ids, output, &Reader::start(scope, ids)?)))?;
+    write_within(trees, ids, out, &Memory::new(ENTRIES_BYTES_MAX))
+}
+
+fn write_within(trees: Vec<Tree>, ids: Ids, out: &File, memory: &Memory) -> io::Result<Written> {
+    let written = write_behind(out, |output| {
+        thread::scope(|scope| {
+            let reader = Reader::start(scope, ids, memory)?;
+            let walk = Walk { output, reader, ids, linked: HashMap::new(), of_linked: memory.share(), inodes: 0 };
+            walk.through(trees)
+        })
+    })?;
     // The end may be a hole.
     out.set_len(written.bytes)?;
     Ok(written)
 }
 
-fn fill(trees: Vec<Tree>, ids: Ids, output: &mut Output<'_>, reader: &Reader) -> io::Result<Written> {
-    let mut walk = Walk { output, reader, ids, linked: HashMap::new(), inodes: 0 };
-    walk.output.leave(format::start(0, 0, 0).len())?;
-    let root = walk.root(trees)?;
-    walk.output.align(BLOCK)?;
-    walk.output.flush()?;
-    let bytes = walk.output.at();
-    let blocks = u32::try_from(bytes / BLOCK as u64).map_err(|_| io::ErrorKind::FileTooLarge)?;
-    let root = u16::try_from(root).map_err(io::Error::other)?;
-    walk.output.put(0, &format::start(root, walk.inodes, blocks))?;
-    Ok(Written { bytes, inodes: walk.inodes })
-}
-
-struct Walk<'a, 'f> {
+struct Walk<'a, 'f, 'm> {
     output: &'a mut Output<'f>,
-    reader: &'a Reader,
+    reader: Reader<'m>,
     ids: Ids,
     /// Inodes that have several names, by device and number, with their numbers in the image.
     linked: HashMap<(u64, u64), u64>,
+    /// Memory of these.
+    of_linked: Share<'m>,
     inodes: u64,
 }
 
 /// A directory on the way.
-struct Level {
-    dir: OwnedFd,
+struct Level<'m> {
+    dir: Arc<OwnedFd>,
     begun: Begun,
-    /// Entry that comes next.
-    at: usize,
+    /// Place of its entry in the level above.
+    place: usize,
+    /// Places of the directories in it that were not asked for yet, the next one at the end.
+    below: Vec<usize>,
+    _memory: Share<'m>,
+}
+
+/// A directory that comes next.
+struct Next<'m> {
+    awaited: Awaited<'m>,
+    /// Number of levels above it.
+    depth: usize,
+    /// Place of its entry in the last of them.
+    place: usize,
 }
 
 /// A directory whose entries are not written yet.
@@ -69,14 +82,33 @@ struct Begun {
     blocks: Vec<directory::Block>,
 }
 
-impl Walk<'_, '_> {
+impl<'m> Walk<'_, '_, 'm> {
+    /// Writes the whole image.
+    fn through(mut self, trees: Vec<Tree>) -> io::Result<Written> {
+        self.output.leave(format::start(0, 0, 0).len())?;
+        let root = self.root(trees)?;
+        self.output.align(BLOCK)?;
+        self.output.flush()?;
+        let bytes = self.output.at();
+        let blocks = u32::try_from(bytes / BLOCK as u64).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        let root = u16::try_from(root).map_err(io::Error::other)?;
+        self.output.put(0, &format::start(root, self.inodes, blocks))?;
+        Ok(Written { bytes, inodes: self.inodes })
+    }
+
     /// Writes the root, with the trees below it. Its number must be small, so it comes first.
     fn root(&mut self, trees: Vec<Tree>) -> io::Result<u64> {
         let about = trees.first().map(|tree| fstat(&tree.dir)).transpose()?.ok_or(io::ErrorKind::InvalidInput)?;
-        let names = trees.iter().map(|tree| (tree.name.clone().into_bytes(), Kind::Directory)).collect();
-        let mut begun = self.begin(&about, names, None, &[])?;
+        let mut entries = directory::dots();
+        entries.extend(trees.iter().map(|tree| Entry {
+            name: tree.name.clone().into_bytes(),
+            kind: Kind::Directory,
+            inode: 0,
+        }));
+        directory::sort(&mut entries);
+        let mut begun = self.begin(&about, entries, None, &[])?;
         for Tree { name, dir } in trees {
-            let inode = self.directory(dir, begun.inode)?;
+            let inode = self.directory(Arc::new(dir), begun.inode)?;
             begun.set(name.as_bytes(), inode);
         }
         self.finish(&begun)?;
@@ -85,58 +117,64 @@ impl Walk<'_, '_> {
 
     /// Writes a directory and all below it, and returns its number. Without recursion: the tree may be
     /// deeper than the stack of a thread.
-    fn directory(&mut self, dir: OwnedFd, parent: u64) -> io::Result<u64> {
-        let mut levels = vec![self.enter(dir, parent)?];
-        loop {
-            let depth = levels.len();
-            let Some(level) = levels.last_mut() else { return Err(io::ErrorKind::NotFound.into()) };
-            match level.begun.entries.get_mut(level.at) {
-                Some(entry) if entry.inode != 0 => level.at += 1,
-                // All others are written on entering the directory.
-                Some(entry) => {
-                    if depth > DEPTH_MAX {
-                        return Err(io::Error::other(TooDeep));
-                    }
-                    let below = openat(&level.dir, entry.name.as_slice(), OPEN | OFlags::DIRECTORY, Mode::empty())?;
-                    let parent = level.begun.inode;
-                    levels.push(self.enter(below, parent)?);
-                }
-                None => {
-                    self.finish(&level.begun)?;
-                    let inode = level.begun.inode;
-                    levels.pop();
-                    match levels.last_mut() {
-                        Some(above) => above.begun.entries[above.at].inode = inode,
-                        None => return Ok(inode),
-                    }
-                }
+    fn directory(&mut self, dir: Arc<OwnedFd>, parent: u64) -> io::Result<u64> {
+        let mut levels: Vec<Level<'m>> = Vec::new();
+        let mut next = Some(Next { awaited: self.reader.read(dir, b".".to_vec()), depth: 0, place: 0 });
+        while let Some(Next { awaited, depth, place }) = next {
+            self.leave(&mut levels, depth)?;
+            if depth > DEPTH_MAX {
+                return Err(Unfit::TooDeep.into());
+            }
+            let Listed { dir, about, attributes, entries, memory, files } = awaited.listed()?;
+            let parent = levels.last().map_or(parent, |above| above.begun.inode);
+            let begun = self.begin(&about, entries, Some(parent), &attributes)?;
+            let is_below = |entry: &Entry| entry.kind == Kind::Directory && entry.inode == 0;
+            let below = begun.entries.iter().enumerate().rev().filter(|(_, entry)| is_below(entry));
+            let below = below.map(|(at, _)| at).collect();
+            levels.push(Level { dir: Arc::clone(&dir), begun, place, below, _memory: memory });
+            next = self.ahead(&mut levels);
+            if let Some(level) = levels.last_mut() {
+                self.files(dir.as_fd(), &mut level.begun.entries, files)?;
             }
         }
+        self.leave(&mut levels, 0)?.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn enter(&mut self, dir: OwnedFd, parent: u64) -> io::Result<Level> {
-        let about = fstat(&dir)?;
-        let attributes = attributes::of(dir.as_fd(), self.ids)?;
-        let names = names(&dir)?;
-        let mut begun = self.begin(&about, names, Some(parent), &attributes)?;
-        self.files(dir.as_fd(), &mut begun.entries)?;
-        Ok(Level { dir, begun, at: 0 })
+    /// Has the directory read that comes next; `None` if there is none.
+    fn ahead(&self, levels: &mut [Level<'m>]) -> Option<Next<'m>> {
+        let (above, place) =
+            levels.iter_mut().enumerate().rev().find_map(|(at, level)| Some((at, level.below.pop()?)))?;
+        let level = &levels[above];
+        let awaited = self.reader.read(Arc::clone(&level.dir), level.begun.entries[place].name.clone());
+        Some(Next { awaited, depth: above + 1, place })
+    }
+
+    /// Writes the entries of the levels from `depth` on. Returns the number of the first of them.
+    fn leave(&mut self, levels: &mut Vec<Level<'m>>, depth: usize) -> io::Result<Option<u64>> {
+        let mut left = None;
+        while levels.len() > depth
+            && let Some(level) = levels.pop()
+        {
+            self.finish(&level.begun)?;
+            left = Some(level.begun.inode);
+            if let Some(above) = levels.last_mut() {
+                above.begun.entries[level.place].inode = level.begun.inode;
+            }
+        }
+        Ok(left)
     }
 
     /// Writes all entries of a directory that are no directories themselves.
-    fn files(&mut self, dir: BorrowedFd<'_>, entries: &mut [Entry]) -> io::Result<()> {
-        let mut files = Vec::new();
-        for (at, entry) in entries.iter_mut().enumerate() {
+    fn files(&mut self, dir: BorrowedFd<'_>, entries: &mut [Entry], files: Pending) -> io::Result<()> {
+        for entry in entries.iter_mut() {
             match entry.kind {
-                Kind::Directory => {}
-                Kind::File => files.push((at, entry.name.clone())),
+                Kind::Directory | Kind::File => {}
                 Kind::Link | Kind::Characters | Kind::Blocks | Kind::Fifo | Kind::Socket => {
                     entry.inode = self.special(dir, entry)?;
                 }
             }
         }
-        let reader = self.reader;
-        reader.each(dir, files, |file| {
+        files.each(|file| {
             entries[file.entry].inode = self.once(&file.about, |walk| walk.file(&file))?;
             Ok(())
         })
@@ -146,18 +184,15 @@ impl Walk<'_, '_> {
     fn begin(
         &mut self,
         about: &Stat,
-        names: Vec<(Vec<u8>, Kind)>,
+        entries: Vec<Entry>,
         parent: Option<u64>,
         attributes: &[u8],
     ) -> io::Result<Begun> {
-        let below = names.iter().filter(|(_, kind)| *kind == Kind::Directory).count();
-        let entry = |(name, kind)| Entry { name, kind, inode: 0 };
-        let dots = [(b".".to_vec(), Kind::Directory), (b"..".to_vec(), Kind::Directory)];
-        let mut entries: Vec<Entry> = dots.into_iter().chain(names).map(entry).collect();
-        entries.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        // Those of the directory itself and of the one above it among them.
+        let directories = entries.iter().filter(|entry| entry.kind == Kind::Directory).count();
         let blocks = directory::blocks(&entries);
         let size = directory::size(&blocks);
-        let links = u32::try_from(below + 2).unwrap_or(u32::MAX);
+        let links = u32::try_from(directories).unwrap_or(u32::MAX);
         let (inode, content_at) = if fits(attributes, size) {
             let inode = self.inode(about, Layout::Inline, size as u64, 0, links, attributes, size)?;
             (inode, self.output.leave(size)?)
@@ -204,6 +239,7 @@ impl Walk<'_, '_> {
             return Ok(*inode);
         }
         let inode = write(self)?;
+        self.of_linked.grow(LINKED_BYTES)?;
         self.linked.insert(key, inode);
         Ok(inode)
     }
@@ -327,32 +363,56 @@ fn block_at(at: u64) -> io::Result<u32> {
     u32::try_from(at / BLOCK as u64).map_err(|_| io::ErrorKind::FileTooLarge.into())
 }
 
-fn names(dir: &OwnedFd) -> io::Result<Vec<(Vec<u8>, Kind)>> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(dir)? {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if name == b"." || name == b".." {
-            continue;
-        }
-        let mut kind = entry.file_type();
-        if kind == FileType::Unknown {
-            kind = FileType::from_raw_mode(statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode);
-        }
-        names.push((name.to_vec(), kind_of(kind)?));
-    }
-    Ok(names)
-}
+#[cfg(test)]
+mod test {
+    use std::fs;
+    use std::path::Path;
 
-fn kind_of(kind: FileType) -> io::Result<Kind> {
-    Ok(match kind {
-        FileType::RegularFile => Kind::File,
-        FileType::Directory => Kind::Directory,
-        FileType::CharacterDevice => Kind::Characters,
-        FileType::BlockDevice => Kind::Blocks,
-        FileType::Fifo => Kind::Fifo,
-        FileType::Socket => Kind::Socket,
-        FileType::Symlink => Kind::Link,
-        FileType::Unknown => return Err(changed()),
-    })
+    use super::*;
+
+    fn written(path: &Path, memory: usize) -> io::Result<Written> {
+        let tree = Tree { name: "tree".to_owned(), dir: File::open(path)?.into() };
+        write_within(vec![tree], Ids { base: 0, count: u32::MAX }, &tempfile::tempfile()?, &Memory::new(memory))
+    }
+
+    fn is_too_much(path: &Path, memory: usize) -> bool {
+        match written(path, memory) {
+            Ok(_) => false,
+            Err(error) => {
+                let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Unfit>());
+                assert_eq!(cause, Some(&Unfit::TooManyNames), "{error}");
+                true
+            }
+        }
+    }
+
+    #[test]
+    fn memory_for_names_is_bounded_and_that_of_a_directory_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        for sub in 0..10 {
+            fs::create_dir(dir.path().join(sub.to_string())).unwrap();
+            for file in 0..50 {
+                fs::write(dir.path().join(format!("{sub}/{file:0>100}")), "").unwrap();
+            }
+        }
+        // One of the directories takes 18,000 bytes, and the one above them less than 2,000. Two are there at once.
+        assert!(is_too_much(dir.path(), 18_000));
+        assert_eq!(written(dir.path(), 38_000).unwrap().inodes, 512);
+    }
+
+    #[test]
+    fn memory_for_files_with_several_names_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        for sub in 0..10 {
+            let sub = dir.path().join(sub.to_string());
+            fs::create_dir(&sub).unwrap();
+            for file in 0..10 {
+                fs::write(sub.join(file.to_string()), "").unwrap();
+                fs::hard_link(sub.join(file.to_string()), sub.join(format!("{file}+"))).unwrap();
+            }
+        }
+        // The names of a directory take 3,280 bytes, those above them 1,640, the files of all directories 6,400.
+        assert!(is_too_much(dir.path(), 11_000));
+        assert_eq!(written(dir.path(), 15_000).unwrap().inodes, 112);
+    }
 }

@@ -1,5 +1,6 @@
 //! Snapshots of boxes.
 
+use std::fmt;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -21,6 +22,25 @@ use super::{Inner, Local};
 use crate::{Error, Result, Snapshots, Spec, Taken, disk};
 
 const TAKE: &str = "take a snapshot";
+
+/// A tree of which no snapshot can be taken until its box changes it, as the cause of an [`io::Error`].
+#[derive(Debug)]
+pub(crate) struct Unfit(String);
+
+impl Unfit {
+    /// Returns the error with the reason, which follows a colon.
+    pub(crate) fn because(reason: impl Into<String>) -> io::Error {
+        io::Error::other(Unfit(reason.into()))
+    }
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unfit {}
 
 impl<B: Backend> Inner<B> {
     /// Keeps the changes of a box in the folder of a new snapshot. The caller holds the lock on
@@ -200,7 +220,7 @@ impl<B: Backend> Snapshots for Local<B> {
 
 /// Converts the failure to write a snapshot.
 pub(crate) fn not_taken(error: io::Error) -> Error {
-    if error.get_ref().is_some_and(|cause| cause.is::<erofs::TooDeep>()) {
+    if error.get_ref().is_some_and(|cause| cause.is::<erofs::Unfit>() || cause.is::<Unfit>()) {
         return Error::Invalid(format!("no snapshot can be taken: {error}"));
     }
     if error.kind() == ErrorKind::NotFound {

@@ -20,11 +20,16 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::local::file_copy::{clone, copy_content};
+use crate::local::snapshots::Unfit;
 
 /// Paths of the tree that are not copied, since the box gets generated ones.
 const MADE_UP: [&str; 4] = ["dev", "proc", "sys", ".tidebox"];
 /// Most entries of a tree, more than the image store takes.
 const ENTRIES_MAX: usize = 5_000_000;
+/// Most memory for the paths that are kept, those of all directories and of files with several names, in bytes.
+const PATHS_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Memory of a path beside its text, with what its place needs to grow.
+const PATH_BYTES: usize = 128;
 /// Bytes of all names of a file's attributes, and of one value: the most that the kernel takes.
 const ATTRIBUTES_BYTES_MAX: usize = 64 * 1024;
 
@@ -35,16 +40,23 @@ const ATTRIBUTES_BYTES_MAX: usize = 64 * 1024;
 /// Owners can read and write their directories and files, as the root of the tree could, which
 /// the owner stands for. Devices, sockets and extended attributes are left out.
 pub(super) fn copy_tree(from: &Path, to: &Path, shown: &[&str], id: Option<u32>) -> io::Result<()> {
-    copy(from, to, shown, id, None)
+    copy(from, to, shown, id, None, PATHS_BYTES_MAX)
 }
 
 /// Copies the files of a box like [`copy_tree`], also those that are shown to it, with hard links and the
 /// attributes that programs set.
 pub(super) fn copy_box(from: &Path, to: &Path, id: Option<u32>) -> io::Result<()> {
-    copy(from, to, &[], id, Some(RefCell::default()))
+    copy(from, to, &[], id, Some(RefCell::default()), PATHS_BYTES_MAX)
 }
 
-fn copy(from: &Path, to: &Path, shown: &[&str], id: Option<u32>, linked: Option<RefCell<Linked>>) -> io::Result<()> {
+fn copy(
+    from: &Path,
+    to: &Path,
+    shown: &[&str],
+    id: Option<u32>,
+    linked: Option<RefCell<Linked>>,
+    mut memory: usize,
+) -> io::Result<()> {
     let open = |path: &Path| rustix::fs::openat(CWD, path, DIR, Mode::empty());
     let copier = Copier { from: open(from)?, to: open(to)?, id, linked };
     let mut waiting = vec![PathBuf::new()];
@@ -53,7 +65,8 @@ fn copy(from: &Path, to: &Path, shown: &[&str], id: Option<u32>, linked: Option<
     let mut times = Vec::new();
     let mut reflinks = true;
     while let Some(path) = waiting.pop() {
-        let (source, target) = (below(&copier.from, &path)?, below(&copier.to, &path)?);
+        let source = below(&copier.from, &path).map_err(readable(&path))?;
+        let target = below(&copier.to, &path)?;
         for entry in Dir::read_from(&source)? {
             let entry = entry?;
             let name = entry.file_name();
@@ -64,20 +77,32 @@ fn copy(from: &Path, to: &Path, shown: &[&str], id: Option<u32>, linked: Option<
             }
             entries += 1;
             if entries > ENTRIES_MAX {
-                return Err(io::Error::other(format!("the image has more than {ENTRIES_MAX} files")));
+                return Err(Unfit::because(format!("there are more than {ENTRIES_MAX} files")));
             }
-            let stat = statat(&source, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            let stat =
+                statat(&source, name, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from).map_err(readable(&path))?;
             let name = Path::new(std::ffi::OsStr::from_bytes(bytes));
-            match FileType::from_raw_mode(stat.st_mode) {
+            let kind = FileType::from_raw_mode(stat.st_mode);
+            if kind == FileType::Directory || stat.st_nlink > 1 {
+                let taken = 2 * (below.as_os_str().len() + PATH_BYTES);
+                memory = memory.checked_sub(taken).ok_or_else(|| {
+                    Unfit::because(
+                        "the paths of all directories take more than 128 MiB; remove some, or make them shorter",
+                    )
+                })?;
+            }
+            match kind {
                 FileType::Directory => {
-                    copier.dir(&source, &target, name, &stat)?;
+                    copier.dir(&source, &target, name, &stat).map_err(readable(&below))?;
                     if !shown.iter().any(|shown| below == Path::new(shown)) {
                         waiting.push(below.clone());
                     }
                     times.push((below, times_of(&stat)));
                 }
                 FileType::RegularFile if copier.link_again(&target, &below, &stat)? => {}
-                FileType::RegularFile => copier.file(&source, &target, name, &stat, &mut reflinks)?,
+                FileType::RegularFile => {
+                    copier.file(&source, &target, name, &stat, &mut reflinks).map_err(readable(&below))?;
+                }
                 FileType::Symlink => copier.link(&source, &target, name, &stat)?,
                 FileType::Fifo => copier.fifo(&target, name, &stat)?,
                 FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice | FileType::Unknown => {}
@@ -90,6 +115,16 @@ fn copy(from: &Path, to: &Path, shown: &[&str], id: Option<u32>, linked: Option<
     Ok(())
 }
 
+/// Returns the error for a file that its owner may not read. Only a server that runs as root reads it all the same.
+fn readable(path: &Path) -> impl Fn(io::Error) -> io::Error {
+    move |error| {
+        if error.kind() != io::ErrorKind::PermissionDenied {
+            return error;
+        }
+        Unfit::because(format!("/{} cannot be read by its owner; give it `chmod u+rX`", path.display()))
+    }
+}
+
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Opens a directory of a tree without following a link.
@@ -97,7 +132,7 @@ fn below(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     openat2(root, path, DIR, Mode::empty(), resolve).map_err(|errno| match errno {
-        Errno::NAMETOOLONG => io::Error::other("the image has paths longer than 4,096 bytes"),
+        Errno::NAMETOOLONG => Unfit::because("there are paths longer than 4,096 bytes"),
         errno => errno.into(),
     })
 }
@@ -322,6 +357,41 @@ mod test {
         let to = copied(from.path());
         assert_eq!(to.path().join("closed").metadata().unwrap().mode() & 0o7777, 0o755);
         assert_eq!(to.path().join("closed/file").metadata().unwrap().mode() & 0o7777, 0o644);
+    }
+
+    #[test]
+    fn memory_for_the_paths_of_directories_and_of_links_is_bounded() {
+        let from = tempfile::tempdir().unwrap();
+        for name in ["one", "two"] {
+            fs::create_dir(from.path().join(name)).unwrap();
+            fs::write(from.path().join(name).join("file"), "").unwrap();
+        }
+        fs::hard_link(from.path().join("one/file"), from.path().join("one/other")).unwrap();
+        let copied = |memory| {
+            let to = tempfile::tempdir().unwrap();
+            copy(from.path(), to.path(), &[], None, Some(RefCell::default()), memory)
+        };
+        // Two directories and two names of a file.
+        let all = 2 * (4 * PATH_BYTES + "oneone/fileone/othertwo".len());
+        copied(all).unwrap();
+        let refused = copied(all - 1).unwrap_err();
+        assert!(refused.get_ref().is_some_and(|cause| cause.is::<Unfit>()), "{refused:?}");
+    }
+
+    #[test]
+    fn a_file_that_its_owner_cannot_read_is_named_to_a_server_without_privileges() {
+        let from = tempfile::tempdir().unwrap();
+        fs::create_dir(from.path().join("dir")).unwrap();
+        fs::write(from.path().join("dir/secret"), "x").unwrap();
+        fs::set_permissions(from.path().join("dir/secret"), fs::Permissions::from_mode(0o200)).unwrap();
+        let to = tempfile::tempdir().unwrap();
+        let copied = copy_box(from.path(), to.path(), None);
+        if rustix::process::geteuid().is_root() {
+            return copied.unwrap();
+        }
+        let refused = copied.unwrap_err();
+        assert!(refused.get_ref().is_some_and(|cause| cause.is::<Unfit>()), "{refused:?}");
+        assert_eq!(refused.to_string(), "/dir/secret cannot be read by its owner; give it `chmod u+rX`");
     }
 
     #[test]
