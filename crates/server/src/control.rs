@@ -30,6 +30,7 @@ mod ports;
 mod prepare;
 mod processes;
 mod query;
+mod promises;
 mod quotas;
 mod room;
 mod runtime;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use domain::{SandboxId, State, StopReason};
 use futures_util::{FutureExt, StreamExt, stream};
+use providers::Chain;
 
 use super::error::{Error, Resource, Result};
 use super::guests::runtime_error;
@@ -107,6 +108,10 @@ impl Control {
             let started = Instant::now();
             let outcome = control.stop_and_record(&sandbox).await;
             control.record(Operation::Destroy, &sandbox.provider, outcome.is_ok(), started);
+            // Here, since the callers may have left.
+            if let Err(error) = &outcome {
+                tracing::warn!(id = %sandbox.id, error = %Chain(error), "cannot remove a sandbox yet");
+            }
             control.removing.lock().remove(&sandbox.id);
             outcome.map_err(Arc::new)
         });

@@ -139,7 +139,7 @@ impl Control {
                 sandbox.id
             )));
         }
-        self.check_room_to_keep(runtime.as_ref(), sandbox, false, true).await?;
+        let _room = self.keep_room(runtime.as_ref(), sandbox, false, true).await?;
         let done = pauses_of(runtime.as_ref())?.suspend(&sandbox.id).await;
         done.map_err(|error| self.pause_error(sandbox, error))?;
         self.publish(EventType::SandboxSuspended, Some(&sandbox.id), json!({"provider": sandbox.provider}));

@@ -1,9 +1,10 @@
-//! Disk space for another box.
+//! Disk space for another box, and for what is kept of one.
 
 use host_disk::Room;
 use providers::{Provider, Spec};
 
 use super::error::{Error, Result};
+use super::promises::Promise;
 use super::runtime::Offer;
 use super::service::Control;
 use crate::store::Sandbox;
@@ -46,33 +47,44 @@ impl Control {
         Ok(())
     }
 
-    /// Checks that what a sandbox has in files, and in memory if that is to be kept too, has room on the disk of
-    /// its provider: what is written counts as the disk usage of no box, and others would be ended for it.
+    /// Keeps room for what a sandbox has in files, and in memory if that is to be written too, on the disk of
+    /// its provider: what is written counts as the disk usage of no box, and others would be ended for it. What
+    /// is being written of other sandboxes counts until it is, on whichever disk. `None` if nothing is known of
+    /// the disk.
     ///
     /// # Errors
     /// [`Error::Full`] if the reserve is reached, or would be.
-    pub(super) async fn check_room_to_keep(
+    pub(super) async fn keep_room(
         &self,
         provider: &dyn Provider,
         sandbox: &Sandbox,
         with_files: bool,
         with_memory: bool,
-    ) -> Result<()> {
-        let Some(beyond) = self.room_beyond(provider)? else { return Ok(()) };
+    ) -> Result<Option<Promise<'_>>> {
+        let Some(beyond) = self.room_beyond(provider)? else { return Ok(None) };
         let memory = if with_memory { u64::from(sandbox.resources.memory_mb) << 20 } else { 0 };
-        // To measure many small files takes as long as to copy them.
-        let is_close = with_files && beyond.saturating_sub(memory) < AMPLE_BYTES;
-        let files = if is_close { provider.disk_usage(&sandbox.id).await.unwrap_or_default().bytes } else { 0 };
-        if memory.saturating_add(files) <= beyond {
-            return Ok(());
+        let mut bytes = memory;
+        if with_files {
+            // To measure many small files takes as long as to copy them.
+            if let Some(promise) = self.promises.make(memory.saturating_add(AMPLE_BYTES), beyond) {
+                return Ok(Some(promise));
+            }
+            let usage = provider.disk_usage(&sandbox.id).await.unwrap_or_default();
+            let bound = u64::from(sandbox.resources.disk_mb) << 20;
+            bytes = memory.saturating_add(if usage.is_cut { usage.bytes.max(bound) } else { usage.bytes });
         }
-        Err(Error::Full(format!(
-            "the sandbox would take up to {} MiB, and the disk with the boxes of `{}` has {} MiB beyond what \
-             `limits.reserve_disk_mb` keeps free; make room on it",
-            memory.saturating_add(files) >> 20,
-            provider.name(),
-            beyond >> 20
-        )))
+        let refused = || {
+            Error::Full(format!(
+                "the sandbox would take up to {} MiB, and the disk with the boxes of `{}` has {} MiB beyond what \
+                 `limits.reserve_disk_mb` keeps free, of which {} MiB are for what is being written of other \
+                 sandboxes; try again when that is done, or make room on it",
+                bytes >> 20,
+                provider.name(),
+                beyond >> 20,
+                self.promises.sum() >> 20
+            ))
+        };
+        self.promises.make(bytes, beyond).map(Some).ok_or_else(refused)
     }
 
     /// Returns the bytes that the disk of this server's `provider` has free beyond its reserve; `None` if
@@ -147,16 +159,18 @@ mod test {
         let policy = Policy { reserve_disk_bytes: free - beyond, ..harness::policy() };
         let app = TestApp::builder().provider(heavy.clone()).policy(policy).start().await;
         let sandbox = app.control.spawn(SpawnRequest::default()).await.unwrap().sandbox;
-        let check = async |sandbox: &Sandbox, with_files, with_memory| {
-            let fits = app.control.check_room_to_keep(heavy.as_ref(), sandbox, with_files, with_memory).await;
-            match fits {
-                Ok(()) => true,
+        let keep = async |sandbox: &Sandbox, with_files, with_memory| {
+            match app.control.keep_room(heavy.as_ref(), sandbox, with_files, with_memory).await {
+                Ok(promise) => Some(promise.unwrap()),
                 Err(Error::Full(text)) => {
                     assert!(text.contains("the sandbox would take up to"), "{text}");
-                    false
+                    None
                 }
                 Err(error) => panic!("{error:?}"),
             }
+        };
+        let check = async |sandbox: &Sandbox, with_files, with_memory| {
+            keep(sandbox, with_files, with_memory).await.is_some()
         };
         assert!(check(&sandbox, true, true).await);
         let mut large = sandbox.clone();
@@ -166,6 +180,23 @@ mod test {
         heavy.set_disk_usage(&sandbox.id, DiskUsage { bytes: free, ..DiskUsage::default() });
         assert!(!check(&sandbox, true, false).await);
         assert!(check(&sandbox, false, false).await);
+
+        let most_of_it = DiskUsage { bytes: beyond / 8 * 5, ..DiskUsage::default() };
+        heavy.set_disk_usage(&sandbox.id, most_of_it);
+        let promise = keep(&sandbox, true, false).await;
+        assert!(promise.is_some());
+        assert!(!check(&sandbox, true, false).await, "the same bytes were promised twice");
+        drop(promise);
+        assert!(check(&sandbox, true, false).await);
+
+        // Of files that cannot be counted in time, the bound on the disk counts.
+        let cut = |bytes| DiskUsage { bytes, is_cut: true, ..DiskUsage::default() };
+        heavy.set_disk_usage(&sandbox.id, cut(1));
+        large.resources = sandbox.resources;
+        large.resources.disk_mb = 1;
+        assert!(check(&large, true, false).await);
+        large.resources.disk_mb = u32::MAX;
+        assert!(!check(&large, true, false).await);
     }
 
     #[tokio::test]

@@ -19,6 +19,7 @@ use super::in_use::{InUse, Turns};
 use super::late_deadlines::LateDeadlines;
 use super::looks::Looks;
 use super::policy::Policy;
+use super::promises::Promises;
 use super::snapshots_in_hand::SnapshotsInHand;
 use super::waiters::Waiters;
 use super::warm_pool::WarmPool;
@@ -75,6 +76,8 @@ pub struct Control {
     pub(super) turns: Turns,
     /// Turns to take snapshots.
     pub(super) snapshot_turns: Turns,
+    /// Disk space for the snapshots and machines that are being written.
+    pub(super) promises: Promises,
     /// Turns to make images of snapshots.
     pub(super) imaging: Turns<SnapshotId>,
     /// Boxes that are kept ready.
@@ -135,6 +138,7 @@ impl Control {
             in_use: InUse::default(),
             turns: Turns::default(),
             snapshot_turns: Turns::default(),
+            promises: Promises::default(),
             imaging: Turns::default(),
             late_deadlines: LateDeadlines::default(),
         })

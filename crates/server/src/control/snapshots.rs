@@ -85,7 +85,7 @@ impl Control {
         // It is neither paused nor resumed meanwhile.
         let _turn = self.turns.take(&sandbox.id).await;
         let sandbox = self.pausable(id).await?;
-        self.check_room_to_keep(runtime.as_ref(), &sandbox, true, has_memory).await?;
+        let _room = self.keep_room(runtime.as_ref(), &sandbox, true, has_memory).await?;
         let row = Snapshot {
             id: snapshot,
             name: request.name,

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use domain::SandboxId;
 use futures_util::StreamExt;
 use futures_util::stream;
-use providers::Chain;
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -38,7 +37,7 @@ type Runtime = (String, String);
 #[derive(Debug, Default)]
 pub(super) struct Removals {
     /// One task for each runtime with boxes to remove. A task returns the ids of the boxes that
-    /// it failed to remove.
+    /// are not removed yet.
     tasks: JoinSet<(Runtime, Vec<SandboxId>)>,
     busy: HashSet<Runtime>,
     backoff: Backoff,
@@ -98,13 +97,13 @@ impl Removals {
     }
 }
 
-/// Removes boxes of one runtime. Returns the ids of those that it failed to remove.
+/// Removes boxes of one runtime. Returns the ids of those that are not removed yet.
 async fn remove_all(control: &Arc<Control>, doomed: Vec<Doomed>) -> Vec<SandboxId> {
     let removed = stream::iter(doomed).map(|one| remove(control, one)).buffer_unordered(AT_ONCE);
     removed.filter_map(std::future::ready).collect().await
 }
 
-/// Removes one box. Returns its id if that failed.
+/// Removes one box. Returns its id if that failed or takes longer.
 async fn remove(control: &Arc<Control>, Doomed { sandbox, action }: Doomed) -> Option<SandboxId> {
     match tokio::time::timeout(PATIENCE, control.remove(&sandbox)).await {
         Ok(Ok(())) => {
@@ -113,12 +112,8 @@ async fn remove(control: &Arc<Control>, Doomed { sandbox, action }: Doomed) -> O
             }
             None
         }
-        Ok(Err(error)) => {
-            tracing::warn!(id = %sandbox.id, error = %Chain(&error), "cannot remove a sandbox yet");
-            Some(sandbox.id)
-        }
-        // The removal goes on, and is found in `removing`.
-        Err(_) => None,
+        // One that takes longer goes on, and is found in `removing`. It may fail as well.
+        Ok(Err(_)) | Err(_) => Some(sandbox.id),
     }
 }
 
