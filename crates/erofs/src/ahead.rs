@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{Builder, Scope};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat};
-use rustix::io::{pread, retry_on_intr};
+use rustix::io::{Errno, pread, retry_on_intr};
 
 use super::attributes;
 use super::directory::{self, Entry};
@@ -50,7 +50,7 @@ pub(crate) enum Content {
 impl Ready {
     /// Opens a plain file, and nothing else in its place.
     fn open(dir: BorrowedFd<'_>, entry: usize, name: &[u8], ids: Ids) -> io::Result<Ready> {
-        let file = File::from(openat(dir, name, OPEN, Mode::empty())?);
+        let file = File::from(open(dir, name, OFlags::empty())?);
         let about = fstat(&file)?;
         if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile {
             return Err(changed());
@@ -219,7 +219,7 @@ fn list<'m>(
     memory: &'m Memory,
     ready: Receiver<Batch>,
 ) -> io::Result<Listed<'m>> {
-    let dir = Arc::new(openat(parent, name, OPEN | OFlags::DIRECTORY, Mode::empty())?);
+    let dir = Arc::new(open(parent.as_fd(), name, OFlags::DIRECTORY)?);
     let about = fstat(&dir)?;
     let attributes = attributes::of(dir.as_fd(), ids)?;
     let (entries, memory) = entries(&dir, memory)?;
@@ -227,6 +227,16 @@ fn list<'m>(
     let names = named.map(|(at, entry)| (at, entry.name.clone())).collect();
     let files = Arc::new(Files { dir: Arc::clone(&dir), names, taken: AtomicUsize::new(0) });
     Ok(Listed { dir, about, attributes, entries, memory, files: Pending { files, ready, ids } })
+}
+
+/// Opens an entry. The time of its last access stays as it is, where this process may have that: the kernel
+/// would write a new one for each file that was changed since.
+fn open(dir: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
+    let flags = OPEN | flags;
+    match openat(dir, name, flags | OFlags::NOATIME, Mode::empty()) {
+        Err(Errno::PERM) => Ok(openat(dir, name, flags, Mode::empty())?),
+        opened => Ok(opened?),
+    }
 }
 
 fn entries<'m>(dir: &OwnedFd, memory: &'m Memory) -> io::Result<(Vec<Entry>, Share<'m>)> {

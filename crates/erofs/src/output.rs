@@ -16,9 +16,12 @@ use super::ahead::read_at;
 const WRITE_BYTES: usize = 128 * 1024;
 /// Number of pieces that wait to be written, so that the trees are read on during a slow write.
 const WAITING_MAX: usize = 64;
-/// Bytes after which what is written is also sent to the disk, while the trees are read on: the
-/// caller's own sync has little left to wait for.
-const SYNC_BYTES: usize = 12 * 1024 * 1024;
+/// Bytes after which what is written is also sent to the disk for the first time, while the trees are read
+/// on: the caller's own sync has little left to wait for. Doubles up to [`SYNC_BYTES_MAX`], since each takes
+/// the disk a while.
+const SYNC_BYTES: usize = 1024 * 1024;
+/// Most such bytes.
+const SYNC_BYTES_MAX: usize = 12 * 1024 * 1024;
 
 /// Bytes, and their place in the image.
 type Piece = (u64, Vec<u8>);
@@ -42,16 +45,17 @@ pub(crate) fn write_behind<T>(file: &File, fill: impl FnOnce(&mut Output<'_>) ->
 
 /// Writes the pieces in their order until their sender is gone, and gives their memory back.
 fn drain(file: &File, pieces: Receiver<Piece>, emptied: &Sender<Vec<u8>>) -> io::Result<()> {
-    let mut unsynced = 0;
+    let (mut unsynced, mut due) = (0, SYNC_BYTES);
     for (at, mut bytes) in pieces {
         file.write_all_at(&bytes, at)?;
         unsynced += bytes.len();
         bytes.clear();
         // Nothing is written any more.
         let _ = emptied.send(bytes);
-        if unsynced >= SYNC_BYTES {
+        if unsynced >= due {
             file.sync_data()?;
             unsynced = 0;
+            due = (2 * due).min(SYNC_BYTES_MAX);
         }
     }
     Ok(())
