@@ -108,7 +108,8 @@ impl Backend for NativeBackend {
     }
 
     fn has_snapshots(&self, can: Option<Capabilities>) -> bool {
-        can.is_some_and(|can| can.snapshots)
+        // Of files that change while they are read there would be no one moment.
+        can.is_some_and(|can| can.snapshots) && self.cgroups.can_freeze()
     }
 
     async fn keep(&self, folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<u64> {

@@ -11,6 +11,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 
 use super::disk::image_file;
 use super::prepared_dirs::layers;
+use crate::local::cgroup::freezer::Freezer;
 use crate::local::folder::BoxFolder;
 use crate::local::ids::IDS_PER_BOX;
 use crate::local::record::Record;
@@ -35,6 +36,13 @@ pub(super) async fn keep(folder: &BoxFolder, record: &Record, new: &SnapshotFold
     if !layers(folder).exists() && !image_file(folder).exists() {
         return Err(Error::NotSupported(
             "the files of the box lie in its memory, so it has no snapshots; move the data folder to ext4, xfs or btrfs"
+                .to_owned(),
+        ));
+    }
+    if Freezer::of(&record.cgroups).is_none() {
+        return Err(Error::NotSupported(
+            "the box has no control group that stops its processes, so it has no snapshots; the server needs control \
+             groups of version 2, or the freezer of version 1"
                 .to_owned(),
         ));
     }
