@@ -22,6 +22,7 @@ use crate::failure::Result;
 use crate::files::long_work::LONG_WORK_MAX;
 use crate::files::watch::WATCHES_MAX;
 use crate::known_ports::KnownPorts;
+use crate::launch::machine::Kernel;
 use crate::listeners::Listeners;
 use crate::memory::Activity;
 use crate::ptrace::TracerHandle;
@@ -51,8 +52,8 @@ pub(crate) struct Seen {
     pub(crate) sockets: Option<OwnedFd>,
     /// Sockets that the box's connections are led to.
     pub(crate) diverted: Option<DivertedSockets>,
-    /// Random numbers of the kernel, where it is that of a machine which may go on from files.
-    pub(crate) random: Option<OwnedFd>,
+    /// Kernel of the box, where it is a machine.
+    pub(crate) kernel: Option<Kernel>,
 }
 
 /// State that all parts of the agent share. It belongs to the first thread, so nothing is locked.
@@ -65,7 +66,7 @@ pub(crate) struct Agent {
     pub(crate) background: Background,
     pub(crate) console: Console,
     pub(crate) oom_events: Option<OwnedFd>,
-    pub(crate) random: Option<OwnedFd>,
+    pub(crate) kernel: Option<Kernel>,
     pub(crate) dev_null: OwnedFd,
     /// Connection to the tracer, if the box is made by one.
     pub(crate) ties: Option<TracerHandle>,
@@ -93,7 +94,7 @@ pub(crate) struct Agent {
 impl Agent {
     /// Creates the state at the start, and raises the agent's own limit on descriptors.
     pub(crate) fn new(boot: Boot, seen: Seen, ties: Option<TracerHandle>) -> std::io::Result<Agent> {
-        let Seen { oom_events, sockets, diverted, random } = seen;
+        let Seen { oom_events, sockets, diverted, kernel } = seen;
         let descriptors = raise_descriptors();
         let limit = getrlimit(Resource::Nofile)
             .current
@@ -107,7 +108,7 @@ impl Agent {
             background: Background::new(boot.memory_mb, boot.traced.is_none()),
             console: Console::default(),
             oom_events,
-            random,
+            kernel,
             ties,
             dev_null: rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?,
             descriptors,

@@ -124,7 +124,8 @@ impl Command {
         };
         let oom_kills_before = oom::kills(agent.oom_events.as_ref());
         let started = Instant::now();
-        let pid = spawn::spawn(&plan, &pipes.theirs).map_err(plan::no_room)?;
+        let group = agent.kernel.as_ref().map(|kernel| kernel.group.dir());
+        let pid = spawn::spawn(&plan, &pipes.theirs, group).map_err(plan::no_room)?;
         let reaper = agent.reapers.add(pid);
         drop(pipes.theirs);
         let receiver = |fd| pipe::Receiver::from_owned_fd_unchecked(fd).map_err(|error| io_failure(&error));

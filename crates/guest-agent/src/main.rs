@@ -11,6 +11,7 @@ mod egress;
 mod exec;
 mod failure;
 mod files;
+mod freezer;
 mod halt;
 mod kill_tree;
 mod known_ports;

@@ -54,7 +54,7 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
         return ExitCode::FAILURE;
     };
     let ways = Ways { listener: Listener::Unix(listener), from_outside_only: false, first: None, turns };
-    run_until_end(boot, ways, Seen { oom_events, sockets, diverted, random: None })
+    run_until_end(boot, ways, Seen { oom_events, sockets, diverted, kernel: None })
 }
 
 /// Parses the parameters and prepares the process. `None` if `boot` cannot be parsed or the

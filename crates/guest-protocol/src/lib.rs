@@ -43,6 +43,8 @@
 //! | `POST /egress/accept` | [`EgressAccept`] in [`REQUEST_HEADER`], raw bytes to the program | raw bytes from it |
 //! | `POST /egress/refuse` | [`EgressRefuse`] | `{}` |
 //! | `POST /trust` | [`Trust`] | `{}` |
+//! | `POST /freeze` | – | `{}` once no process of the box runs, which is a machine |
+//! | `POST /thaw` | – | `{}` |
 //! | `POST /restored` | [`Restored`] | `{}` |
 //!
 //! `GET /file` takes its [`ReadFile`] in [`REQUEST_HEADER`] too: JSON,

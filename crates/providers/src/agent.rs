@@ -100,6 +100,23 @@ impl AgentGuest {
         self.connection.order("make a restored machine differ", "/restored", restored, SHORT_WAIT).await
     }
 
+    /// Stops all processes of a box that is a machine, so that none of them runs in a machine that is made of
+    /// it before [`AgentGuest::renew`]. They go on by themselves after half a minute of the machine's time.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if they do not stop, [`Error::NotSupported`] if the box is no machine.
+    pub(crate) async fn freeze(&self) -> Result<()> {
+        self.connection.order("stop the processes", "/freeze", &(), SHORT_WAIT).await
+    }
+
+    /// Has all processes go on that [`AgentGuest::freeze`] has stopped.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] if the box is no machine.
+    pub(crate) async fn thaw(&self) -> Result<()> {
+        self.connection.order("have the processes go on", "/thaw", &(), SHORT_WAIT).await
+    }
+
     /// Ends the connection, and all requests on it.
     pub(crate) fn hang_up(&self) {
         self.connection.end();

@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "fork, exec and signals have no safe interface")]
 
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use rustix::io::Errno;
@@ -52,6 +52,8 @@ pub(super) enum Report {
     Exited(i32),
 }
 
+/// Flag of `clone3(2)`, which the library has with another type.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 const EXITED: i32 = 100;
 const BEGUN: i32 = 101;
 /// Size of the stack until the execution, many times more than needed.
@@ -109,8 +111,9 @@ struct Pointers<'a> {
     stack: Vec<u128>,
 }
 
-/// Forks the reaper, which forks the command. Returns the reaper's pid.
-pub(super) fn spawn(plan: &Plan, ends: &Ends) -> Result<i32, Errno> {
+/// Forks the reaper, which forks the command, both in the control group with the directory `group` if there is
+/// one. Returns the reaper's pid.
+pub(super) fn spawn(plan: &Plan, ends: &Ends, group: Option<BorrowedFd<'_>>) -> Result<i32, Errno> {
     let null = [ptr::null()];
     let pointers = |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).collect::<Vec<_>>();
     let mut prepared = Pointers {
@@ -126,10 +129,27 @@ pub(super) fn spawn(plan: &Plan, ends: &Ends) -> Result<i32, Errno> {
     prepared.shell_argv = [&[c"/bin/sh".as_ptr(), ptr::null()], arguments].concat();
     // SAFETY: the copy makes only system calls, whatever other threads were at; it never returns from
     // `reaper`.
-    match unsafe { libc::fork() } {
+    match unsafe { group.map_or_else(|| libc::fork(), |group| fork_into(group)) } {
         -1 => Err(last_errno()),
         0 => unsafe { reaper(&mut prepared) },
         pid => Ok(pid),
+    }
+}
+
+/// Forks this process into a control group. To move it there later would make it wait for all processors.
+///
+/// # Safety
+/// As for `fork`; the copy must make only system calls.
+unsafe fn fork_into(group: BorrowedFd<'_>) -> i32 {
+    // SAFETY: all fields may be zero, and the kernel reads as many bytes as there are.
+    unsafe {
+        let mut arguments: libc::clone_args = std::mem::zeroed();
+        arguments.flags = CLONE_INTO_CGROUP;
+        arguments.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
+        arguments.cgroup = u64::from(group.as_raw_fd().cast_unsigned());
+        let pid = libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of::<libc::clone_args>());
+        // A pid fits.
+        i32::try_from(pid).unwrap_or(-1)
     }
 }
 

@@ -8,10 +8,12 @@
 //! must not have.
 
 mod drives;
+mod group;
 mod kernel;
 mod modules;
 mod order;
 
+use std::cell::Cell;
 use std::fs;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -22,6 +24,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::umask;
 
 use self::drives::Drives;
+pub(crate) use self::group::BoxGroup;
 use super::privileges;
 use super::refused::{At, Refused};
 use super::shares::{Part, bound_each};
@@ -39,8 +42,18 @@ pub(crate) struct Made {
     pub(crate) listener: Listener,
     pub(crate) oom_events: OwnedFd,
     pub(crate) sockets: Option<OwnedFd>,
-    /// Random numbers of the kernel.
+    pub(crate) kernel: Kernel,
+}
+
+/// Files of the machine's kernel, which the agent keeps open.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    /// Random numbers.
     pub(crate) random: OwnedFd,
+    /// Control group of the box.
+    pub(crate) group: BoxGroup,
+    /// Number of times that its processes were stopped.
+    pub(crate) stops: Cell<u64>,
 }
 
 /// Makes the box that the host asks for. A failure is on the machine's console, and the host has it too
@@ -86,7 +99,7 @@ fn settle(machine: &Machine, drives: &Drives) -> Result<Made, Refused> {
     kernel::stir(&random, &machine.entropy)?;
     kernel::set_clock(machine.now_ns)?;
     let listener = Listener::bind(MACHINE_AGENT_PORT).at("listen on the vsock")?;
-    kernel::bound_processes(machine.pids)?;
+    let group = BoxGroup::make(machine.pids)?;
     let oom_events = rustix::fs::open(OOM_EVENTS, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let oom_events = oom_events.at("open the count of memory kills")?;
     drives.enter(machine)?;
@@ -101,7 +114,8 @@ fn settle(machine: &Machine, drives: &Drives) -> Result<Made, Refused> {
     privileges::limit_resources(&SoftLimits::default())?;
     bound_each(Part::WHOLE)?;
     privileges::give_up(None, true)?;
-    Ok(Made { boot: machine.boot.clone(), listener, oom_events, sockets, random })
+    let kernel = Kernel { random, group, stops: Cell::new(0) };
+    Ok(Made { boot: machine.boot.clone(), listener, oom_events, sockets, kernel })
 }
 
 /// Makes the kernel of a machine that goes on from files differ from that of the one that was written to them.

@@ -27,7 +27,7 @@ use crate::failure::{Result, exhausted, internal, invalid, not_found, not_suppor
 use crate::files::acting::Actor;
 use crate::files::long_work::{self, Output};
 use crate::memory::Active;
-use crate::{exec, files, ports, renew};
+use crate::{exec, files, freezer, ports, renew};
 
 /// Maximum size of a JSON request: a pattern, its replacement and as many globs as there may be, each
 /// byte written as an escape of JSON.
@@ -121,6 +121,14 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
         (&Method::POST, "/trust") => {
             let trust: Trust = body(request).await?;
             agent.trust(&trust.certificate)?;
+            return done();
+        }
+        (&Method::POST, "/freeze") => {
+            freezer::freeze(agent).await?;
+            return done();
+        }
+        (&Method::POST, "/thaw") => {
+            freezer::thaw(agent)?;
             return done();
         }
         (&Method::POST, "/restored") => {

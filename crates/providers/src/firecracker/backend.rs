@@ -181,10 +181,12 @@ impl Backend for FirecrackerBackend {
             return Ok(());
         }
         keep::process_of(folder)?.go_on().map_err(|error| Error::failed("resume a machine", error))?;
-        machine::release(&room, &self.parts.tasks).await?;
+        let was_halted = machine::release(&room, &self.parts.tasks).await?;
         if room.is_marked_unrenewed() {
             machine::renew(&room, &keep::of_disk(folder)?).await?;
             room.unmark_unrenewed();
+        } else if was_halted {
+            machine::thaw(&room).await;
         }
         room.unmark_paused();
         Ok(())

@@ -29,6 +29,10 @@ const CONNECT_WAIT: Duration = Duration::from_secs(1);
 const SETTLE_WAIT: Duration = Duration::from_secs(60);
 /// Limit for an agent that was asked before to accept another connection.
 const DIAL_WAIT: Duration = Duration::from_secs(10);
+/// Limit for the processes of a box to stop. The agent has a shorter one of its own.
+const FREEZE_WAIT: Duration = Duration::from_secs(30);
+/// Limit for the agent of a machine that goes on to have the processes do so: in emulation it takes seconds.
+const THAW_WAIT: Duration = Duration::from_secs(60);
 /// Pause between two looks at a process or guest that is starting.
 const LOOK: Duration = Duration::from_millis(2);
 /// Address of a guest on its vsock. Each machine has a vsock of its own.
@@ -150,8 +154,9 @@ async fn write(api: &mut Api) -> std::result::Result<(), Failed> {
 }
 
 /// Writes a machine with a box to the files `new-state` and `new-memory` of its room, and has `copy` take
-/// what else belongs to that moment. Afterwards, and on error, the machine goes on; unless `is_last`, and it
-/// was written. Returns also whether it is known to go on.
+/// what else belongs to that moment. The processes of the box stand still in these files: none runs in a
+/// machine that is made of them before that is renewed. Afterwards, and on error, the machine goes on; unless
+/// `is_last`, and it was written. Returns also whether it is known to go on.
 pub(super) async fn keep<T>(
     room: &Room,
     tasks: &TaskTracker,
@@ -159,10 +164,18 @@ pub(super) async fn keep<T>(
     copy: impl Future<Output = Result<T>>,
 ) -> (Result<T>, bool) {
     const ACTION: &str = "write a machine to files";
-    let mut api = match connected(room, ACTION, tasks).await {
+    // One that stands still since a server was killed could not have its processes stopped.
+    let api = async {
+        release(room, tasks).await?;
+        connected(room, ACTION, tasks).await
+    };
+    let mut api = match api.await {
         Ok(api) => api,
         Err(error) => return (Err(error), false),
     };
+    if let Err(error) = freeze(room).await {
+        return (Err(error), true);
+    }
     let written = async {
         api.apply(&State::Paused).await?;
         api.apply(&new_files()).await
@@ -175,23 +188,54 @@ pub(super) async fn keep<T>(
         return (kept, false);
     }
     match api.apply(&State::Resumed).await {
-        Ok(()) => (kept, true),
+        Ok(()) => {
+            thaw(room).await;
+            (kept, true)
+        }
         Err(error) => (kept.and(Err(refused(ACTION, error))), false),
     }
 }
 
+/// Stops the processes of a box.
+async fn freeze(room: &Room) -> Result<()> {
+    let frozen = async { dial(room).await?.freeze().await };
+    let frozen = tokio::time::timeout(FREEZE_WAIT, frozen).await;
+    frozen.unwrap_or_else(|_| Err(Error::Unavailable("the agent of the box does not answer; try again".to_owned())))
+}
+
+/// Has the processes of a box go on whose machine does.
+pub(super) async fn thaw(room: &Room) {
+    let thawed = async {
+        loop {
+            // The first connections may be among those that end when the machine goes on.
+            match async { dial(room).await?.thaw().await }.await {
+                Ok(()) => return,
+                Err(error) => tracing::debug!(error = %crate::Chain(&error), "the processes of a box do not go on yet"),
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    if tokio::time::timeout(THAW_WAIT, thawed).await.is_err() {
+        tracing::warn!(
+            "the agent of a box that was written to files does not answer; its processes go on by themselves"
+        );
+    }
+}
+
 /// Lets a machine go on that a server has paused which was killed while it wrote the machine to files.
-pub(super) async fn release(room: &Room, tasks: &TaskTracker) -> Result<()> {
+/// Returns whether it was one: the processes of its box still stand still.
+pub(super) async fn release(room: &Room, tasks: &TaskTracker) -> Result<bool> {
     const ACTION: &str = "resume a machine";
     let refused = |error| refused(ACTION, error);
     let mut api = connected(room, ACTION, tasks).await?;
-    if api.instance().await.map_err(refused)?.state == "Paused" {
+    let is_paused = api.instance().await.map_err(refused)?.state == "Paused";
+    if is_paused {
         // Without this the vsock would pass nothing on any more.
         api.apply(&new_files()).await.map_err(refused)?;
         room.remove([NEW_STATE, NEW_MEMORY]).map_err(|error| Error::failed(ACTION, error))?;
         api.apply(&State::Resumed).await.map_err(refused)?;
     }
-    Ok(())
+    Ok(is_paused)
 }
 
 fn new_files() -> CreateSnapshot {

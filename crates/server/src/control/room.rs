@@ -159,19 +159,20 @@ mod test {
         let policy = Policy { reserve_disk_bytes: free - beyond, ..harness::policy() };
         let app = TestApp::builder().provider(heavy.clone()).policy(policy).start().await;
         let sandbox = app.control.spawn(SpawnRequest::default()).await.unwrap().sandbox;
-        let keep = async |sandbox: &Sandbox, with_files, with_memory| {
-            match app.control.keep_room(heavy.as_ref(), sandbox, with_files, with_memory).await {
-                Ok(promise) => Some(promise.unwrap()),
-                Err(Error::Full(text)) => {
-                    assert!(text.contains("the sandbox would take up to"), "{text}");
-                    None
-                }
-                Err(error) => panic!("{error:?}"),
+        let keep = async |sandbox: &Sandbox, with_files, with_memory| match app
+            .control
+            .keep_room(heavy.as_ref(), sandbox, with_files, with_memory)
+            .await
+        {
+            Ok(promise) => Some(promise.unwrap()),
+            Err(Error::Full(text)) => {
+                assert!(text.contains("the sandbox would take up to"), "{text}");
+                None
             }
+            Err(error) => panic!("{error:?}"),
         };
-        let check = async |sandbox: &Sandbox, with_files, with_memory| {
-            keep(sandbox, with_files, with_memory).await.is_some()
-        };
+        let check =
+            async |sandbox: &Sandbox, with_files, with_memory| keep(sandbox, with_files, with_memory).await.is_some();
         assert!(check(&sandbox, true, true).await);
         let mut large = sandbox.clone();
         large.resources.memory_mb = u32::MAX;

@@ -1,7 +1,6 @@
 //! Settings of the machine's kernel.
 
 use std::fs;
-use std::io::Write as _;
 
 use guest_protocol::MACHINE_ENTROPY_BYTES;
 use rustix::fd::OwnedFd;
@@ -12,9 +11,8 @@ use rustix::time::{ClockId, Timespec, clock_settime};
 
 use crate::launch::refused::{At, Refused};
 
-const PLAIN: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
-/// Control group of the box. No process of the box sees where it is mounted.
-const GROUPS: &str = "/groups";
+/// Flags of file systems that have no programs.
+pub(super) const PLAIN: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 
 /// Mounts the views of processes and devices that this process itself needs.
 pub(super) fn mount_views() -> Result<(), Refused> {
@@ -103,22 +101,6 @@ pub(super) fn set_clock(now_ns: u64) -> Result<(), Refused> {
     let whole = i64::try_from(now_ns / SECOND_NS).map_err(|_| Errno::INVAL).at("set the clock")?;
     let rest = i64::try_from(now_ns % SECOND_NS).map_err(|_| Errno::INVAL).at("set the clock")?;
     clock_settime(ClockId::Realtime, Timespec { tv_sec: whole, tv_nsec: rest }).at("set the clock")
-}
-
-/// Joins a control group with at most this many processes and threads.
-pub(super) fn bound_processes(most: u32) -> Result<(), Refused> {
-    const STEP: &str = "bound the processes, which takes a kernel with control groups (CONFIG_CGROUP_PIDS)";
-    make_dir(GROUPS)?;
-    mount("cgroup2", GROUPS, "cgroup2", PLAIN, None).at(STEP)?;
-    fs::write(format!("{GROUPS}/cgroup.subtree_control"), "+pids").at(STEP)?;
-    let group = format!("{GROUPS}/box");
-    make_dir(&group)?;
-    fs::write(format!("{group}/pids.max"), most.to_string()).at(STEP)?;
-    fs::File::options()
-        .write(true)
-        .open(format!("{group}/cgroup.procs"))
-        .and_then(|mut file| file.write_all(b"0"))
-        .at(STEP)
 }
 
 #[cfg(test)]

@@ -1,20 +1,21 @@
 //! A provider whose Firecracker makes no machines.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use fixtures::suite::SCRATCH;
-use guest_protocol::VERSION;
+use guest_protocol::{Failure, FailureKind, VERSION};
 use http::Response;
 use http_body_util::Full;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
 use providers::firecracker::{DriveRate, Firecracker, FirecrackerConfig};
-use providers::{SandboxId, Spec};
+use providers::{Provider, SandboxId, Spec};
 use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 
@@ -29,9 +30,16 @@ pub(crate) struct FakeProvider {
     pub(crate) firecracker: Firecracker,
     pub(crate) config: FirecrackerConfig,
     pub(crate) folder: tempfile::TempDir,
-    _agent: JoinSet<()>,
-    /// Number of requests that have told an agent the time.
-    renewals: Arc<AtomicUsize>,
+    _agents: JoinSet<()>,
+    agents: Arc<Agents>,
+}
+
+/// Agents that only say hello, and what they were asked for.
+#[derive(Default)]
+struct Agents {
+    asked: Mutex<HashMap<String, usize>>,
+    /// Requests that they refuse.
+    refused: Mutex<Option<&'static str>>,
 }
 
 impl FakeProvider {
@@ -40,8 +48,8 @@ impl FakeProvider {
         let image = fixtures::suite::scratch()?;
         let folder = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
         put(&folder.path().join("images"), &[(SCRATCH, image)]);
-        let renewals = Arc::default();
-        let agent = serve(&folder.path().join("agent.sock"), &renewals);
+        let agents = Arc::default();
+        let serving = serve(&folder.path().join("agent.sock"), &agents);
         let kernel = folder.path().join("vmlinux");
         std::fs::write(&kernel, fixtures::firecracker::kernel()).unwrap();
         let binary = write_fake(folder.path(), "")?;
@@ -61,7 +69,7 @@ impl FakeProvider {
             images: Some(open_images(folder.path())),
         };
         let firecracker = Firecracker::open(config.clone()).await.unwrap();
-        Some(FakeProvider { firecracker, config, folder, _agent: agent, renewals })
+        Some(FakeProvider { firecracker, config, folder, _agents: serving, agents })
     }
 
     /// Has the machines of later boxes fail in this way; see [`fixtures::firecracker::write_fake`].
@@ -74,9 +82,14 @@ impl FakeProvider {
         Firecracker::open(self.config.clone()).await.unwrap()
     }
 
-    /// Returns how often agents were told the time.
-    pub(crate) fn renewals(&self) -> usize {
-        self.renewals.load(Ordering::SeqCst)
+    /// Returns how often agents were asked for this.
+    pub(crate) fn asked(&self, path: &str) -> usize {
+        self.agents.asked.lock().get(path).copied().unwrap_or(0)
+    }
+
+    /// Has agents refuse this, or nothing.
+    pub(crate) fn refuse(&self, path: Option<&'static str>) {
+        *self.agents.refused.lock() = path;
     }
 
     /// Returns the requests that the process of a box has got.
@@ -96,7 +109,9 @@ impl FakeProvider {
         let is_finished = |dir: &PathBuf| dir.join("machine.json").exists() && !dir.to_str().unwrap().contains(".new-");
         eventually("the templates are finished", async || {
             let found = self.templates();
-            found.len() == count && found.iter().all(is_finished)
+            // The folder is there a moment before the provider knows it.
+            let known = self.firecracker.image_snapshots().unwrap().snapshots.len();
+            found.len() == count && found.iter().all(is_finished) && known == count
         })
         .await;
         self.templates().remove(0)
@@ -115,29 +130,38 @@ fn write_fake(folder: &Path, fault: &str) -> Option<PathBuf> {
     fixtures::firecracker::write_fake(folder, &folder.join("agent.sock"), fault)
 }
 
-/// Serves agents that only say hello.
-fn serve(socket: &Path, renewals: &Arc<AtomicUsize>) -> JoinSet<()> {
+fn serve(socket: &Path, agents: &Arc<Agents>) -> JoinSet<()> {
     let listener = UnixListener::bind(socket).unwrap();
-    let renewals = Arc::clone(renewals);
+    let agents = Arc::clone(agents);
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
         let mut connections = JoinSet::new();
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            let renewals = Arc::clone(&renewals);
+            let agents = Arc::clone(&agents);
             connections.spawn(async move {
-                let hello = service_fn(|request: http::Request<_>| {
-                    let is_renewal = request.uri().path() == "/restored";
-                    renewals.fetch_add(usize::from(is_renewal), Ordering::SeqCst);
-                    async {
-                        let hello = format!(r#"{{"protocol":{VERSION},"version":"test"}}"#);
-                        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(hello))))
-                    }
+                let answer = service_fn(|request: http::Request<_>| {
+                    let answer = agents.answer(request.uri().path());
+                    async { Ok::<_, Infallible>(answer) }
                 });
                 let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                let _ = builder.serve_connection(TokioIo::new(stream), hello).await;
+                let _ = builder.serve_connection(TokioIo::new(stream), answer).await;
             });
         }
     });
     tasks
+}
+
+impl Agents {
+    fn answer(&self, path: &str) -> Response<Full<Bytes>> {
+        *self.asked.lock().entry(path.to_owned()).or_default() += 1;
+        let hello = format!(r#"{{"protocol":{VERSION},"version":"test"}}"#);
+        let mut answer = Response::new(Full::new(Bytes::from(hello)));
+        if *self.refused.lock() == Some(path) {
+            let failure = Failure { kind: FailureKind::Conflict, message: "not now".to_owned() };
+            *answer.status_mut() = failure.kind.status().try_into().unwrap();
+            *answer.body_mut() = Full::new(serde_json::to_vec(&failure).unwrap().into());
+        }
+        answer
+    }
 }

@@ -40,6 +40,8 @@ async fn a_box_of_a_snapshot_goes_on_from_its_files_and_has_a_drive_of_its_own()
     assert!(taken.has_memory && taken.size_bytes > 0, "{taken:?}");
     assert_eq!(provider.firecracker.pauses().unwrap().paused().await.unwrap(), []);
     provider.firecracker.guest(&origin).await.unwrap();
+    // A machine that stands still answers nothing, so the first came before that and the second after it.
+    assert_eq!([provider.asked("/freeze"), provider.asked("/thaw")], [1, 1]);
     provider.firecracker.stop(&origin).await.unwrap();
 
     let later = provider.reopen().await;
@@ -216,6 +218,33 @@ async fn a_box_that_went_on_from_disk_and_does_not_answer_is_not_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_box_whose_processes_do_not_stop_is_not_kept_and_goes_on() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    let (id, snapshot) = (new_id(), new_snapshot_id());
+    provider.firecracker.start(&id, &spec()).await.unwrap();
+    let before = provider.requests(&id).len();
+    provider.refuse(Some("/freeze"));
+    let refused = snapshots(&provider.firecracker).take(&id, &snapshot).await.unwrap_err();
+    assert!(matches!(&refused, Error::Conflict(text) if text == "not now"), "{refused:?}");
+    let asked = provider.requests(&id).split_off(before);
+    assert!(!asked.contains(&"PUT /snapshot/create".to_owned()), "{asked:?}");
+    let pauses = provider.firecracker.pauses().unwrap();
+    assert_eq!(pauses.paused().await.unwrap(), []);
+    pauses.pause(&id).await.unwrap();
+    pauses.suspend(&id).await.unwrap_err();
+    assert_eq!(pauses.paused().await.unwrap(), std::slice::from_ref(&id), "it is paused as it was");
+    provider.refuse(None);
+    pauses.suspend(&id).await.unwrap();
+    pauses.resume(&id).await.unwrap();
+    snapshots(&provider.firecracker).take(&id, &snapshot).await.unwrap();
+    provider.firecracker.guest(&id).await.unwrap();
+    provider.firecracker.stop(&id).await.unwrap();
+    snapshots(&provider.firecracker).remove(&snapshot).await.unwrap();
+    provider.firecracker.idle().await;
+    is_empty(&provider).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_box_that_was_cut_off_after_it_went_on_from_disk_gets_the_time_with_the_next_request() {
     let Some(provider) = FakeProvider::new().await else { return };
     let id = suspended(&provider).await;
@@ -223,13 +252,13 @@ async fn a_box_that_was_cut_off_after_it_went_on_from_disk_gets_the_time_with_th
     let folder = provider.boxes().join(id.as_str());
     let marks = ["unrenewed", "paused"].map(|name| folder.join(name));
     assert_eq!(marks.clone().map(|mark| mark.exists()), [false; 2]);
-    let before = provider.renewals();
+    let before = provider.asked("/restored");
     // As a server leaves it that was killed right after the machine went on.
     marks.iter().for_each(|mark| std::fs::write(mark, []).unwrap());
     let later = provider.reopen().await;
     assert_eq!(later.pauses().unwrap().paused().await.unwrap(), std::slice::from_ref(&id));
     later.pauses().unwrap().resume(&id).await.unwrap();
-    assert_eq!(provider.renewals(), before + 1);
+    assert_eq!(provider.asked("/restored"), before + 1);
     assert_eq!(marks.map(|mark| mark.exists()), [false; 2]);
     later.stop(&id).await.unwrap();
     later.idle().await;

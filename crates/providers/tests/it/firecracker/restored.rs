@@ -82,6 +82,32 @@ async fn differ(all: &[&TestBox<&TestProvider>]) {
     }
 }
 
+/// Program that notes a hundred times a second what its box is called, with a random number. It starts no other
+/// program, which would take longer than that.
+const NOTE: &str = "(while read name < /proc/sys/kernel/hostname && read up _ < /proc/uptime; do \
+                    read number < /proc/sys/kernel/random/uuid; \
+                    [ \"$up\" = \"$last\" ] || echo $name $number; last=$up; done > /workspace/notes)";
+
+/// Asserts that no program of the copies ran before its machine was made to differ from that of `origin`. Both
+/// run [`NOTE`].
+async fn none_ran_as_another(origin: &TestBox<&TestProvider>, copies: &[TestBox<&TestProvider>]) {
+    let name = origin.text("hostname").await;
+    let of_origin = origin.text("cat /workspace/notes").await;
+    for copy in copies {
+        let of_copy = copy.text("cat /workspace/notes").await;
+        let own: Vec<&str> = of_copy
+            .lines()
+            .zip(of_origin.lines())
+            .skip_while(|(copy, origin)| copy == origin)
+            .map(|(copy, _)| copy)
+            .collect();
+        assert!(!own.is_empty(), "{of_copy}");
+        // The line of that moment may have been begun.
+        let before: Vec<_> = own.iter().skip(1).filter(|line| line.starts_with(name.trim())).collect();
+        assert!(before.is_empty(), "{before:?}");
+    }
+}
+
 /// Asserts that no box sees the writes of another.
 async fn keep_apart(all: &[&TestBox<&TestProvider>]) {
     for made in all {
@@ -97,6 +123,7 @@ async fn boxes_of_a_snapshot_go_on_with_its_processes_and_differ_in_all_that_mus
     let Some(provider) = TestProvider::new(crate::processes::is_root(), 0).await else { return };
     let (origin, _) = start(&provider).await;
     origin.text("echo kept > /workspace/file; (while :; do echo on >> /workspace/ticks; sleep 0.1; done) >/dev/null 2>&1 & echo $! > /workspace/pid").await;
+    origin.text(&format!("{NOTE} 2>/dev/null &")).await;
     let (snapshot, snapshots) = (new_snapshot_id(), provider.firecracker.snapshots().unwrap());
     let began = Instant::now();
     let taken = snapshots.take(&origin.id, &snapshot).await.unwrap();
@@ -118,6 +145,7 @@ async fn boxes_of_a_snapshot_go_on_with_its_processes_and_differ_in_all_that_mus
     }
     differ(&all).await;
     keep_apart(&all).await;
+    none_ran_as_another(&origin, &copies).await;
     for made in all {
         provider.firecracker.stop(&made.id).await.unwrap();
     }
