@@ -40,6 +40,13 @@ pub(crate) struct Ready {
     pub(crate) content: Content,
 }
 
+/// Returns whether a file takes less of the disk than it is long.
+pub(crate) fn has_holes(about: &Stat) -> bool {
+    /// Unit of the kernel's count of blocks.
+    const UNIT: i64 = 512;
+    about.st_blocks.saturating_mul(UNIT) < about.st_size
+}
+
 /// Content of a file.
 #[derive(Debug)]
 pub(crate) enum Content {
@@ -64,6 +71,7 @@ impl Ready {
         let size = u64::try_from(self.about.st_size).map_err(io::Error::other)?;
         if let Content::Open(file) = &self.content
             && size <= SMALL
+            && !has_holes(&self.about)
         {
             let mut content = vec![0; usize::try_from(size).map_err(io::Error::other)?];
             read_at(file.as_fd(), 0, &mut content)?;

@@ -32,7 +32,7 @@ pub(crate) fn of(file: BorrowedFd<'_>, ids: Ids) -> io::Result<Vec<u8>> {
         Ok(count) => &names[..count],
         Err(Errno::RANGE) => {
             many = vec![0u8; BYTES_MAX];
-            let count = flistxattr(file, &mut many[..])?;
+            let count = flistxattr(file, &mut many[..]).map_err(too_many)?;
             &many[..count]
         }
         Err(errno) => return Err(errno.into()),
@@ -48,7 +48,7 @@ pub(crate) fn of(file: BorrowedFd<'_>, ids: Ids) -> io::Result<Vec<u8>> {
         };
         let value = shifted(name, &value[..count], ids);
         let lengths = (u8::try_from(short.len()), u16::try_from(value.len()));
-        let (Ok(name_bytes), Ok(value_bytes)) = lengths else { return Err(io::ErrorKind::InvalidData.into()) };
+        let (Ok(name_bytes), Ok(value_bytes)) = lengths else { return Err(Unfit::TooManyAttributes.into()) };
         encoded.extend_from_slice(&[name_bytes, number]);
         encoded.extend_from_slice(&value_bytes.to_le_bytes());
         encoded.extend_from_slice(short);
@@ -62,6 +62,10 @@ pub(crate) fn of(file: BorrowedFd<'_>, ids: Ids) -> io::Result<Vec<u8>> {
         encoded.clear();
     }
     Ok(encoded)
+}
+
+fn too_many(errno: Errno) -> io::Error {
+    if errno == Errno::TOOBIG { Unfit::TooManyAttributes.into() } else { errno.into() }
 }
 
 /// Returns the number of a name's prefix, and the rest; `None` for one that is left out.

@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use rustix::fs::{SeekFrom, copy_file_range, seek};
@@ -14,6 +15,8 @@ use super::ahead::read_at;
 
 /// Bytes that are written at once.
 const WRITE_BYTES: usize = 128 * 1024;
+/// Capacities of buffers that are used again.
+const REUSED: RangeInclusive<usize> = WRITE_BYTES..=4 * WRITE_BYTES;
 /// Number of pieces that wait to be written, so that the trees are read on during a slow write.
 const WAITING_MAX: usize = 64;
 /// Bytes after which what is written is also sent to the disk for the first time, while the trees are read
@@ -31,7 +34,7 @@ type Piece = (u64, Vec<u8>);
 pub(crate) fn write_behind<T>(file: &File, fill: impl FnOnce(&mut Output<'_>) -> io::Result<T>) -> io::Result<T> {
     thread::scope(|scope| {
         let (pieces, waiting) = sync_channel(WAITING_MAX);
-        let (emptied, buffers) = channel();
+        let (emptied, buffers) = sync_channel(WAITING_MAX);
         let writer = thread::Builder::new().name("erofs-write".to_owned());
         let writer = writer.spawn_scoped(scope, move || drain(file, waiting, &emptied))?;
         let mut output = Output { file, pieces, buffers, held: Vec::with_capacity(2 * WRITE_BYTES), held_at: 0 };
@@ -44,14 +47,16 @@ pub(crate) fn write_behind<T>(file: &File, fill: impl FnOnce(&mut Output<'_>) ->
 }
 
 /// Writes the pieces in their order until their sender is gone, and gives their memory back.
-fn drain(file: &File, pieces: Receiver<Piece>, emptied: &Sender<Vec<u8>>) -> io::Result<()> {
+fn drain(file: &File, pieces: Receiver<Piece>, emptied: &SyncSender<Vec<u8>>) -> io::Result<()> {
     let (mut unsynced, mut due) = (0, SYNC_BYTES);
     for (at, mut bytes) in pieces {
         file.write_all_at(&bytes, at)?;
         unsynced += bytes.len();
         bytes.clear();
-        // Nothing is written any more.
-        let _ = emptied.send(bytes);
+        // A small one would grow, and too many of them would hold as much as the image.
+        if REUSED.contains(&bytes.capacity()) {
+            let _ = emptied.try_send(bytes);
+        }
         if unsynced >= due {
             file.sync_data()?;
             unsynced = 0;
@@ -95,6 +100,11 @@ impl Output<'_> {
     /// Appends zeros, and returns their place.
     pub(crate) fn leave(&mut self, count: usize) -> io::Result<u64> {
         let at = self.at();
+        if count >= WRITE_BYTES {
+            self.flush()?;
+            self.held_at += count as u64;
+            return Ok(at);
+        }
         self.held.resize(self.held.len() + count, 0);
         self.write_much()?;
         Ok(at)
@@ -111,7 +121,12 @@ impl Output<'_> {
             None => {
                 // It may end in what is held.
                 self.flush()?;
-                self.send((at, bytes.to_vec()))
+                let mut at = at;
+                for piece in bytes.chunks(WRITE_BYTES) {
+                    self.send((at, piece.to_vec()))?;
+                    at += piece.len() as u64;
+                }
+                Ok(())
             }
         }
     }
@@ -124,7 +139,7 @@ impl Output<'_> {
         self.write_much()
     }
 
-    /// Appends the first `size` bytes of a large file; holes of it are holes of the image.
+    /// Appends the first `size` bytes of a file that is large or has holes, which are holes of the image.
     pub(crate) fn append_large(&mut self, file: BorrowedFd<'_>, size: u64) -> io::Result<()> {
         self.flush()?;
         let begin = self.held_at;
@@ -191,6 +206,9 @@ impl Output<'_> {
 
     /// Has all that is held written into the file.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
         let next = self.buffers.try_recv().unwrap_or_else(|_| Vec::with_capacity(2 * WRITE_BYTES));
         let piece = std::mem::replace(&mut self.held, next);
         let begin = self.held_at;

@@ -47,8 +47,8 @@ pub(crate) const ENTRIES_BYTES_MAX: usize = 256 * 1024 * 1024;
 pub enum Unfit {
     /// Directories are nested too deep.
     TooDeep,
-    /// A directory and those above it have so many entries, or the tree so many files with several names, that
-    /// they would take too much memory.
+    /// The entries of a directory and of those above it, and the files with several names, would take too much
+    /// memory.
     TooManyNames,
     /// A file has more extended attributes than an inode of an image.
     TooManyAttributes,
@@ -59,9 +59,10 @@ impl fmt::Display for Unfit {
         match self {
             Unfit::TooDeep => write!(f, "directories are nested deeper than {DEPTH_MAX} levels"),
             Unfit::TooManyNames => f.write_str(
-                "a directory, with those above it, has too many names, about a million; spread them over several",
+                "there are too many names: about a million in one directory and those above it, or four million files \
+                 with several names",
             ),
-            Unfit::TooManyAttributes => f.write_str("a file has more than 256 KiB of extended attributes"),
+            Unfit::TooManyAttributes => f.write_str("a file has an extended attribute of 64 KiB, or 256 KiB of them"),
         }
     }
 }

@@ -233,14 +233,48 @@ fn holes_stay_holes() {
     file.write_all_at(b"begin", 0).unwrap();
     file.write_all_at(b"middle", 20 << 30).unwrap();
     file.set_len(40 << 30).unwrap();
+    for small in 0..100 {
+        let file = File::create(dir.join(format!("small{small}"))).unwrap();
+        file.set_len(128 * 1024 - 7).unwrap();
+        file.write_all_at(b"middle", 64 * 1024).unwrap();
+    }
     let Some(image) = mounted(&dir) else { return };
-    let image = format!("/proc/self/fd/{}/sparse", image.as_raw_fd());
-    let (found, mut middle) = (File::open(&image).unwrap(), [0; 6]);
+    let image = format!("/proc/self/fd/{}", image.as_raw_fd());
+    for small in 0..100 {
+        let found = fs::read(format!("{image}/small{small}")).unwrap();
+        let ahead = found.iter().position(|byte| *byte != 0);
+        assert_eq!((found.len(), ahead, &found[64 * 1024..][..6]), (128 * 1024 - 7, Some(64 * 1024), &b"middle"[..]));
+    }
+    let (found, mut middle) = (File::open(format!("{image}/sparse")).unwrap(), [0; 6]);
     assert_eq!(found.metadata().unwrap().len(), 40 << 30);
     found.read_exact_at(&mut middle, 20 << 30).unwrap();
     assert_eq!(&middle, b"middle");
     let taken = fs::metadata(dir.with_extension("erofs")).unwrap().blocks() * 512;
-    assert!(taken < 1 << 20, "the image takes {taken} bytes");
+    // A block of data of each, its end behind the inode, and the beginning.
+    assert!(taken < 100 * 3 * 4096 + (1 << 20), "the image takes {taken} bytes");
+}
+
+#[test]
+fn a_directory_that_is_larger_than_what_is_written_at_once_has_all_its_names() {
+    let Some(temp) = folder() else { return };
+    let dir = temp.path().join("t");
+    let names: Vec<String> = (0..3000).map(|number| format!("{number:0>200}")).collect();
+    for below in ["a", "b/c"] {
+        fs::create_dir_all(dir.join(below)).unwrap();
+        for name in &names {
+            fs::write(dir.join(below).join(name), name).unwrap();
+        }
+    }
+    fs::write(dir.join("z"), "last").unwrap();
+    let Some(image) = mounted(&dir) else { return };
+    let image = format!("/proc/self/fd/{}", image.as_raw_fd());
+    for below in ["a", "b/c"] {
+        assert_eq!(fs::read_dir(format!("{image}/{below}")).unwrap().count(), names.len());
+        for name in &names {
+            assert_eq!(fs::read_to_string(format!("{image}/{below}/{name}")).unwrap(), *name);
+        }
+    }
+    assert_eq!(fs::read_to_string(format!("{image}/z")).unwrap(), "last");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! so a hard link there is not one of the image, and two names become two files. Those of a box are its
 //! own.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -55,10 +55,10 @@ fn copy(
     shown: &[&str],
     id: Option<u32>,
     linked: Option<RefCell<Linked>>,
-    mut memory: usize,
+    memory: usize,
 ) -> io::Result<()> {
     let open = |path: &Path| rustix::fs::openat(CWD, path, DIR, Mode::empty());
-    let copier = Copier { from: open(from)?, to: open(to)?, id, linked };
+    let copier = Copier { from: open(from)?, to: open(to)?, id, linked, memory: Cell::new(memory) };
     let mut waiting = vec![PathBuf::new()];
     let mut entries = 0;
     // Times of directories are set last, since each new entry changes them.
@@ -82,18 +82,10 @@ fn copy(
             let stat =
                 statat(&source, name, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from).map_err(readable(&path))?;
             let name = Path::new(std::ffi::OsStr::from_bytes(bytes));
-            let kind = FileType::from_raw_mode(stat.st_mode);
-            if kind == FileType::Directory || stat.st_nlink > 1 {
-                let taken = 2 * (below.as_os_str().len() + PATH_BYTES);
-                memory = memory.checked_sub(taken).ok_or_else(|| {
-                    Unfit::because(
-                        "the paths of all directories take more than 128 MiB; remove some, or make them shorter",
-                    )
-                })?;
-            }
-            match kind {
+            match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => {
-                    copier.dir(&source, &target, name, &stat).map_err(readable(&below))?;
+                    copier.keep(&below)?;
+                    copier.dir(&source, &target, name, &stat, &below)?;
                     if !shown.iter().any(|shown| below == Path::new(shown)) {
                         waiting.push(below.clone());
                     }
@@ -101,7 +93,9 @@ fn copy(
                 }
                 FileType::RegularFile if copier.link_again(&target, &below, &stat)? => {}
                 FileType::RegularFile => {
-                    copier.file(&source, &target, name, &stat, &mut reflinks).map_err(readable(&below))?;
+                    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                    let from = openat(&source, name, flags, Mode::empty()).map_err(io::Error::from);
+                    copier.file(from.map_err(readable(&below))?, &target, name, &stat, &mut reflinks)?;
                 }
                 FileType::Symlink => copier.link(&source, &target, name, &stat)?,
                 FileType::Fifo => copier.fifo(&target, name, &stat)?,
@@ -154,6 +148,8 @@ struct Copier {
     id: Option<u32>,
     /// With these, hard links are links of the copy, and attributes of programs are copied.
     linked: Option<RefCell<Linked>>,
+    /// Bytes that may still be taken for paths.
+    memory: Cell<usize>,
 }
 
 impl Copier {
@@ -161,11 +157,21 @@ impl Copier {
         (self.id.map(Uid::from_raw), self.id.map(Gid::from_raw))
     }
 
-    fn dir(&self, source: &OwnedFd, target: &OwnedFd, name: &Path, stat: &Stat) -> io::Result<()> {
+    /// Takes the memory of a path that is kept, twice: a list grows by as much as it has.
+    fn keep(&self, path: &Path) -> io::Result<()> {
+        let left = self.memory.get().checked_sub(2 * (path.as_os_str().len() + PATH_BYTES));
+        self.memory.set(left.ok_or_else(|| {
+            Unfit::because("the paths of all directories, and of files with several names, take more than 128 MiB")
+        })?);
+        Ok(())
+    }
+
+    fn dir(&self, source: &OwnedFd, target: &OwnedFd, name: &Path, stat: &Stat, path: &Path) -> io::Result<()> {
         mkdirat(target, name, Mode::RWXU)?;
         let to = openat(target, name, DIR, Mode::empty())?;
         if self.linked.is_some() {
-            copy_attributes(&openat(source, name, DIR, Mode::empty())?, &to)?;
+            let from = openat(source, name, DIR, Mode::empty()).map_err(io::Error::from);
+            copy_attributes(&from.map_err(readable(path))?, &to)?;
         }
         self.settle(&to, stat, 0o700)
     }
@@ -180,21 +186,14 @@ impl Copier {
             linkat(dir, old, target, new, AtFlags::empty())?;
             return Ok(true);
         }
+        self.keep(path)?;
         linked.borrow_mut().insert(key, path.to_owned());
         Ok(false)
     }
 
-    fn file(
-        &self,
-        source: &OwnedFd,
-        target: &OwnedFd,
-        name: &Path,
-        stat: &Stat,
-        reflinks: &mut bool,
-    ) -> io::Result<()> {
-        let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let from = openat(source, name, OFlags::RDONLY | OFlags::NONBLOCK | flags, Mode::empty())?;
-        let to = openat(target, name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | flags, Mode::RUSR | Mode::WUSR)?;
+    fn file(&self, from: OwnedFd, target: &OwnedFd, name: &Path, stat: &Stat, reflinks: &mut bool) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let to = openat(target, name, flags, Mode::RUSR | Mode::WUSR)?;
         if self.linked.is_some() {
             copy_attributes(&from, &to)?;
         }
@@ -366,13 +365,13 @@ mod test {
             fs::create_dir(from.path().join(name)).unwrap();
             fs::write(from.path().join(name).join("file"), "").unwrap();
         }
-        fs::hard_link(from.path().join("one/file"), from.path().join("one/other")).unwrap();
+        fs::hard_link(from.path().join("one/file"), from.path().join("one/twin")).unwrap();
         let copied = |memory| {
             let to = tempfile::tempdir().unwrap();
             copy(from.path(), to.path(), &[], None, Some(RefCell::default()), memory)
         };
-        // Two directories and two names of a file.
-        let all = 2 * (4 * PATH_BYTES + "oneone/fileone/othertwo".len());
+        // Two directories and a name of a file.
+        let all = 2 * (3 * PATH_BYTES + "one/twinonetwo".len());
         copied(all).unwrap();
         let refused = copied(all - 1).unwrap_err();
         assert!(refused.get_ref().is_some_and(|cause| cause.is::<Unfit>()), "{refused:?}");

@@ -63,14 +63,18 @@ impl Control {
     ) -> Result<Option<Promise<'_>>> {
         let Some(beyond) = self.room_beyond(provider)? else { return Ok(None) };
         let memory = if with_memory { u64::from(sandbox.resources.memory_mb) << 20 } else { 0 };
-        let mut bytes = memory;
+        let (mut bytes, mut beyond) = (memory, beyond);
         if with_files {
+            let bound = u64::from(sandbox.resources.disk_mb) << 20;
             // To measure many small files takes as long as to copy them.
-            if let Some(promise) = self.promises.make(memory.saturating_add(AMPLE_BYTES), beyond) {
+            let likely = if bound > 0 { bound.min(AMPLE_BYTES) } else { AMPLE_BYTES };
+            let ample = beyond.checked_sub(AMPLE_BYTES - likely);
+            if let Some(promise) = ample.and_then(|free| self.promises.make(memory.saturating_add(likely), free)) {
                 return Ok(Some(promise));
             }
             let usage = provider.disk_usage(&sandbox.id).await.unwrap_or_default();
-            let bound = u64::from(sandbox.resources.disk_mb) << 20;
+            // What was promised before may have been written meanwhile.
+            beyond = self.room_beyond(provider)?.unwrap_or(beyond);
             bytes = memory.saturating_add(if usage.is_cut { usage.bytes.max(bound) } else { usage.bytes });
         }
         let refused = || {
