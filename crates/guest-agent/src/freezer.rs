@@ -6,6 +6,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use rustix::io::Errno;
+use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep};
 
@@ -19,39 +21,33 @@ const FREEZE_WAIT: Duration = Duration::from_secs(5);
 const LOOK_PAUSE: Duration = Duration::from_micros(200);
 /// Longest such pause.
 const LOOK_PAUSE_MAX: Duration = Duration::from_millis(20);
-/// Time after which the processes go on by themselves, should the server have gone. It stands still while
-/// the machine does.
-const FROZEN_MAX: Duration = Duration::from_secs(30);
+/// Time after which the processes go on by themselves, should the server have gone: longer than any machine
+/// that is made of the files takes to be renewed. It stands still in these files.
+const FROZEN_MAX: Duration = Duration::from_secs(10 * 60);
 
-/// Stops all processes of the box. Returns once none runs.
+/// Stops all processes of the box. Returns once none runs. They go on if the caller leaves before.
 ///
 /// # Errors
 /// Not supported in a box that is no machine, conflict if one still runs after a while; all go on then.
 pub(crate) async fn freeze(agent: &Rc<Agent>) -> Result<()> {
-    let kernel = kernel(agent)?;
-    let refused = |errno: rustix::io::Errno| internal(format!("cannot stop the processes: {errno}"));
-    kernel.group.freeze(true).map_err(refused)?;
-    let deadline = Instant::now() + FREEZE_WAIT;
-    let mut pause = LOOK_PAUSE;
-    while !kernel.group.is_frozen().map_err(refused)? {
-        if Instant::now() >= deadline {
-            thaw(agent)?;
-            return Err(conflict("processes of the sandbox do not stop; try again"));
-        }
-        sleep(pause).await;
-        pause = (pause * 2).min(LOOK_PAUSE_MAX);
-    }
-    let stop = kernel.stops.get().wrapping_add(1);
-    kernel.stops.set(stop);
+    kernel(agent)?;
+    let (tell, told) = oneshot::channel();
     let agent = Rc::clone(agent);
     spawn_local(async move {
+        let stop = begin_stop(&agent);
+        let frozen = stop_all(&agent).await;
+        let has_failed = frozen.is_err();
+        if tell.send(frozen).is_err() || has_failed {
+            // What asks for it next sees the error.
+            let _ = thaw(&agent);
+            return;
+        }
         sleep(FROZEN_MAX).await;
         if agent.kernel.as_ref().is_some_and(|kernel| kernel.stops.get() == stop) {
-            // What asks for it sees the error.
             let _ = thaw(&agent);
         }
     });
-    Ok(())
+    told.await.unwrap_or_else(|_| Err(internal("the agent has left the processes alone")))
 }
 
 /// Has all processes of the box go on.
@@ -59,7 +55,31 @@ pub(crate) async fn freeze(agent: &Rc<Agent>) -> Result<()> {
 /// # Errors
 /// Not supported in a box that is no machine, internal if the kernel refuses.
 pub(crate) fn thaw(agent: &Agent) -> Result<()> {
+    begin_stop(agent);
     kernel(agent)?.group.freeze(false).map_err(|errno| internal(format!("cannot have the processes go on: {errno}")))
+}
+
+/// Ends the wait of an earlier stop, and returns the number of a new one.
+fn begin_stop(agent: &Agent) -> u64 {
+    let Some(kernel) = &agent.kernel else { return 0 };
+    kernel.stops.set(kernel.stops.get().wrapping_add(1));
+    kernel.stops.get()
+}
+
+async fn stop_all(agent: &Agent) -> Result<()> {
+    let kernel = kernel(agent)?;
+    let refused = |errno: Errno| internal(format!("cannot stop the processes: {errno}"));
+    kernel.group.freeze(true).map_err(refused)?;
+    let deadline = Instant::now() + FREEZE_WAIT;
+    let mut pause = LOOK_PAUSE;
+    while !kernel.group.is_frozen().map_err(refused)? {
+        if Instant::now() >= deadline {
+            return Err(conflict("processes of the sandbox do not stop; try again"));
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LOOK_PAUSE_MAX);
+    }
+    Ok(())
 }
 
 fn kernel(agent: &Agent) -> Result<&Kernel> {

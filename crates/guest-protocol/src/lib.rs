@@ -43,7 +43,7 @@
 //! | `POST /egress/accept` | [`EgressAccept`] in [`REQUEST_HEADER`], raw bytes to the program | raw bytes from it |
 //! | `POST /egress/refuse` | [`EgressRefuse`] | `{}` |
 //! | `POST /trust` | [`Trust`] | `{}` |
-//! | `POST /freeze` | – | `{}` once no process of the box runs, which is a machine |
+//! | `POST /freeze` | – | `{}` once no process of the box runs, which is a machine; they go on if the caller leaves before |
 //! | `POST /thaw` | – | `{}` |
 //! | `POST /restored` | [`Restored`] | `{}` |
 //!

@@ -101,7 +101,7 @@ impl AgentGuest {
     }
 
     /// Stops all processes of a box that is a machine, so that none of them runs in a machine that is made of
-    /// it before [`AgentGuest::renew`]. They go on by themselves after half a minute of the machine's time.
+    /// it before [`AgentGuest::renew`]. They go on by themselves after ten minutes of the machine's time.
     ///
     /// # Errors
     /// [`Error::Conflict`] if they do not stop, [`Error::NotSupported`] if the box is no machine.

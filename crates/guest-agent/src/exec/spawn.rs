@@ -202,10 +202,11 @@ extern "C" fn command(prepared: *mut c_void) -> c_int {
         let prepared = &mut *prepared.cast::<Pointers<'_>>();
         prepare(prepared);
         if let Some(ids) = &prepared.plan.ids {
-            let groups = ids.groups.as_ptr();
-            check(REPORT_FD, Step::User, libc::setgroups(ids.groups.len(), groups));
-            check(REPORT_FD, Step::User, libc::setresgid(ids.gid, ids.gid, ids.gid));
-            check(REPORT_FD, Step::User, libc::setresuid(ids.uid, ids.uid, ids.uid));
+            // The library would look for threads of the agent, which are not in this process.
+            let (groups, gid, uid) = (&ids.groups, ids.gid, ids.uid);
+            check(REPORT_FD, Step::User, libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()));
+            check(REPORT_FD, Step::User, libc::syscall(libc::SYS_setresgid, gid, gid, gid));
+            check(REPORT_FD, Step::User, libc::syscall(libc::SYS_setresuid, uid, uid, uid));
         }
         check(REPORT_FD, Step::Workdir, libc::chdir(prepared.plan.workdir.as_ptr()));
         let errno = execute(prepared);
@@ -386,8 +387,8 @@ unsafe fn close_all_but_four(kept: &[RawFd; 4]) {
 
 /// # Safety
 /// As for [`command`].
-unsafe fn check(report: RawFd, step: Step, result: c_int) {
-    if result < 0 {
+unsafe fn check(report: RawFd, step: Step, result: impl Into<libc::c_long>) {
+    if result.into() < 0 {
         // SAFETY: system calls on memory of this process.
         unsafe {
             tell(report, step as i32, last_errno().raw_os_error());

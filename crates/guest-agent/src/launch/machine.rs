@@ -52,7 +52,7 @@ pub(crate) struct Kernel {
     pub(crate) random: OwnedFd,
     /// Control group of the box.
     pub(crate) group: BoxGroup,
-    /// Number of times that its processes were stopped.
+    /// Number of times that its processes were stopped or went on.
     pub(crate) stops: Cell<u64>,
 }
 

@@ -181,13 +181,7 @@ impl Backend for FirecrackerBackend {
             return Ok(());
         }
         keep::process_of(folder)?.go_on().map_err(|error| Error::failed("resume a machine", error))?;
-        let was_halted = machine::release(&room, &self.parts.tasks).await?;
-        if room.is_marked_unrenewed() {
-            machine::renew(&room, &keep::of_disk(folder)?).await?;
-            room.unmark_unrenewed();
-        } else if was_halted {
-            machine::thaw(&room).await;
-        }
+        machine::go_on(&room, &self.parts.tasks, &keep::of_disk(folder)?).await?;
         room.unmark_paused();
         Ok(())
     }

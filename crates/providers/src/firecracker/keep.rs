@@ -67,7 +67,11 @@ impl Keeper<'_> {
         // A server that is killed meanwhile leaves one that a later server has go on.
         room.mark_paused().map_err(not_taken)?;
         process.go_on().map_err(not_taken)?;
-        let (kept, goes_on) = machine::keep(&room, self.tasks, false, copy).await;
+        let ready = if was_paused { self.settle(folder, &room).await } else { Ok(()) };
+        let (kept, goes_on) = match ready {
+            Ok(()) => machine::keep(&room, self.tasks, false, copy).await,
+            Err(error) => (Err(error), false),
+        };
         if was_paused {
             process.stop(STOP_WAIT).await.map_err(not_taken)?;
         } else if goes_on {
@@ -82,6 +86,12 @@ impl Keeper<'_> {
         let finished = tokio::task::spawn_blocking(move || Saved::finish(&to, record)).await;
         let saved = finished.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_taken)?;
         self.checks.remember(&saved).and_then(|()| saved.size_bytes()).map_err(not_taken)
+    }
+
+    /// Has a paused machine, whose process goes on, be as one that runs, whatever a server that was killed has
+    /// left of it.
+    async fn settle(&self, folder: &BoxFolder, room: &Room) -> Result<()> {
+        machine::go_on(room, self.tasks, &of_disk(folder)?).await
     }
 
     /// Puts the files of a snapshot into the room of a box that is made of it.
@@ -118,7 +128,10 @@ impl Keeper<'_> {
             finished.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_written)
         };
         process.go_on().map_err(not_written)?;
-        let (kept, _) = machine::keep(&room, self.tasks, true, copy).await;
+        let kept = match self.settle(folder, &room).await {
+            Ok(()) => machine::keep(&room, self.tasks, true, copy).await.0,
+            Err(error) => Err(error),
+        };
         if kept.is_err() {
             process.stop(STOP_WAIT).await.map_err(not_written)?;
             room.remove([NEW_STATE, NEW_MEMORY]).map_err(not_written)?;

@@ -33,6 +33,10 @@ const DIAL_WAIT: Duration = Duration::from_secs(10);
 const FREEZE_WAIT: Duration = Duration::from_secs(30);
 /// Limit for the agent of a machine that goes on to have the processes do so: in emulation it takes seconds.
 const THAW_WAIT: Duration = Duration::from_secs(60);
+/// Limit for it where the processes most likely never stopped.
+const THAW_WAIT_UNSURE: Duration = Duration::from_secs(2);
+/// Pause between two attempts.
+const THAW_PAUSE: Duration = Duration::from_millis(20);
 /// Pause between two looks at a process or guest that is starting.
 const LOOK: Duration = Duration::from_millis(2);
 /// Address of a guest on its vsock. Each machine has a vsock of its own.
@@ -164,16 +168,13 @@ pub(super) async fn keep<T>(
     copy: impl Future<Output = Result<T>>,
 ) -> (Result<T>, bool) {
     const ACTION: &str = "write a machine to files";
-    // One that stands still since a server was killed could not have its processes stopped.
-    let api = async {
-        release(room, tasks).await?;
-        connected(room, ACTION, tasks).await
-    };
-    let mut api = match api.await {
+    let mut api = match connected(room, ACTION, tasks).await {
         Ok(api) => api,
         Err(error) => return (Err(error), false),
     };
     if let Err(error) = freeze(room).await {
+        // They may stop after all, once nothing waits for it any more.
+        thaw(room, THAW_WAIT).await;
         return (Err(error), true);
     }
     let written = async {
@@ -189,7 +190,7 @@ pub(super) async fn keep<T>(
     }
     match api.apply(&State::Resumed).await {
         Ok(()) => {
-            thaw(room).await;
+            thaw(room, THAW_WAIT).await;
             (kept, true)
         }
         Err(error) => (kept.and(Err(refused(ACTION, error))), false),
@@ -204,27 +205,45 @@ async fn freeze(room: &Room) -> Result<()> {
 }
 
 /// Has the processes of a box go on whose machine does.
-pub(super) async fn thaw(room: &Room) {
+async fn thaw(room: &Room, wait: Duration) {
     let thawed = async {
         loop {
             // The first connections may be among those that end when the machine goes on.
-            match async { dial(room).await?.thaw().await }.await {
+            let error = match async { dial(room).await?.thaw().await }.await {
                 Ok(()) => return,
-                Err(error) => tracing::debug!(error = %crate::Chain(&error), "the processes of a box do not go on yet"),
+                Err(error) => error,
+            };
+            tracing::debug!(error = %crate::Chain(&error), "the processes of a box do not go on yet");
+            let has_ended = room.connect(VSOCK).await.is_err_and(|error| is_absent(&error));
+            if has_ended || matches!(error, Error::NotFound(_) | Error::NotSupported(_)) {
+                return;
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(THAW_PAUSE).await;
         }
     };
-    if tokio::time::timeout(THAW_WAIT, thawed).await.is_err() {
+    if tokio::time::timeout(wait, thawed).await.is_err() {
         tracing::warn!(
             "the agent of a box that was written to files does not answer; its processes go on by themselves"
         );
     }
 }
 
+/// Lets a machine and its processes go on that a server has left paused, with what it has not learned yet.
+pub(super) async fn go_on(room: &Room, tasks: &TaskTracker, renewed: &Restored) -> Result<()> {
+    let was_halted = release(room, tasks).await?;
+    if room.is_marked_unrenewed() {
+        renew(room, renewed).await?;
+        room.unmark_unrenewed();
+    } else {
+        // A server may also have been killed right before or after the machine stood still.
+        thaw(room, if was_halted { THAW_WAIT } else { THAW_WAIT_UNSURE }).await;
+    }
+    Ok(())
+}
+
 /// Lets a machine go on that a server has paused which was killed while it wrote the machine to files.
 /// Returns whether it was one: the processes of its box still stand still.
-pub(super) async fn release(room: &Room, tasks: &TaskTracker) -> Result<bool> {
+async fn release(room: &Room, tasks: &TaskTracker) -> Result<bool> {
     const ACTION: &str = "resume a machine";
     let refused = |error| refused(ACTION, error);
     let mut api = connected(room, ACTION, tasks).await?;

@@ -1,6 +1,7 @@
 //! Control group of the box in a machine: the agent is not in it.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
@@ -30,8 +31,12 @@ impl BoxGroup {
     pub(super) fn make(most: u32) -> Result<BoxGroup, Refused> {
         const STEP: &str = "bound the processes, which takes a kernel with control groups (CONFIG_CGROUP_PIDS)";
         make_dir(GROUPS)?;
-        // The option has a process that makes a namespace of its own below keep its bounds.
-        mount("cgroup2", GROUPS, "cgroup2", PLAIN, Some(c"nsdelegate")).at(STEP)?;
+        mount("cgroup2", GROUPS, "cgroup2", PLAIN, None).at(STEP)?;
+        // In one of its own a process could mount the groups, lift the bound, and stop the agent.
+        match fs::write("/proc/sys/user/max_cgroup_namespaces", "0") {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).at("forbid cgroup namespaces"),
+            _ => {}
+        }
         fs::write(format!("{GROUPS}/cgroup.subtree_control"), "+pids").at(STEP)?;
         make_dir(BOX)?;
         fs::write(format!("{BOX}/pids.max"), most.to_string()).at(STEP)?;
