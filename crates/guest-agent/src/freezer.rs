@@ -37,13 +37,12 @@ pub(crate) async fn freeze(agent: &Rc<Agent>) -> Result<()> {
         let stop = begin_stop(&agent);
         let frozen = stop_all(&agent).await;
         let has_failed = frozen.is_err();
-        if tell.send(frozen).is_err() || has_failed {
-            // What asks for it next sees the error.
-            let _ = thaw(&agent);
-            return;
+        if tell.send(frozen).is_ok() && !has_failed {
+            sleep(FROZEN_MAX).await;
         }
-        sleep(FROZEN_MAX).await;
+        // A later stop has an end of its own.
         if agent.kernel.as_ref().is_some_and(|kernel| kernel.stops.get() == stop) {
+            // What asks for it next sees the error.
             let _ = thaw(&agent);
         }
     });

@@ -173,8 +173,8 @@ pub(super) async fn keep<T>(
         Err(error) => return (Err(error), false),
     };
     if let Err(error) = freeze(room).await {
-        // They may stop after all, once nothing waits for it any more.
-        thaw(room, THAW_WAIT).await;
+        // They go on by themselves, unless it was the answer that was lost.
+        thaw(room, THAW_WAIT_UNSURE).await;
         return (Err(error), true);
     }
     let written = async {
