@@ -9,12 +9,17 @@
 //!
 //! A layer is written once and never changed, and has a name in each folder that needs it. So any
 //! snapshot can be removed at any time: the file goes with its last name.
+//!
+//! After a crash of the host the record may be there and a layer not, if the snapshot was not finished: then
+//! the service has not recorded it as ready, and removes it.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use domain::SnapshotId;
 use serde::{Deserialize, Serialize};
@@ -93,15 +98,15 @@ impl SnapshotFolder {
     /// Completes the snapshot, so that it is there after a crash of the host. The layers below the topmost
     /// are on the disk already.
     pub(crate) fn finish(&self, image: Option<String>) -> io::Result<()> {
-        match File::open(layer(&self.0, 0)) {
+        let top = match File::open(layer(&self.0, 0)) {
             // Of a snapshot that is no layers.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            top => top?.sync_data()?,
-        }
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(self.0.join(RECORD))?;
-        file.write_all(&serde_json::to_vec(&SnapshotRecord { format: FORMAT, image })?)?;
-        file.sync_data()?;
-        File::open(&self.0)?.sync_data()
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            top => Some(top?),
+        };
+        let mut record = File::options().write(true).create_new(true).mode(0o600).open(self.0.join(RECORD))?;
+        record.write_all(&serde_json::to_vec(&SnapshotRecord { format: FORMAT, image })?)?;
+        let dirs = [self.0.as_path(), self.0.parent().unwrap_or(&self.0)].map(File::open);
+        sync_together(top.into_iter().chain([record]).map(Ok).chain(dirs))
     }
 
     /// Reads the record; `None` if there is no snapshot, or an unfinished one.
@@ -114,6 +119,16 @@ impl SnapshotFolder {
     pub(crate) fn size_bytes(&self) -> io::Result<u64> {
         size_of(&layers_in(&self.0)?)
     }
+}
+
+/// Syncs files at the same time: each sync waits for the disk to empty its cache, and those that wait together
+/// wait once.
+fn sync_together(files: impl Iterator<Item = io::Result<File>>) -> io::Result<()> {
+    let files = files.collect::<io::Result<Vec<_>>>()?;
+    thread::scope(|scope| {
+        let syncs: Vec<_> = files.iter().map(|file| scope.spawn(|| file.sync_data())).collect();
+        syncs.into_iter().try_for_each(|sync| sync.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })
 }
 
 /// Returns the error of a start whose snapshot was removed meanwhile.

@@ -20,6 +20,7 @@ const DISK_MB: u32 = 16;
 
 const SHARED_DEVICES: &str = "The server may not make device nodes: /dev/null and its like are the very files of the host in all boxes, so a lock that one box takes on them holds for all. Run the server as root with CAP_MKNOD.";
 const SHARED_COUNTS: &str = "Boxes have no users of the host of their own: inotify instances and watches, message queues, waiting signals and timers of all boxes count for one user, and each box may take an eighth. Files watched by epoll, pages of pipes and descriptors on their way through sockets count for it as well, without a bound for one box: a box that takes them all makes pipes of others small, has them send no descriptors, and closes the server's API to new connections until the server has ended it. Run the server as root.";
+const NEVER_STOPPED: &str = "No control group can stop the processes of a box, so sandboxes cannot be paused and have no snapshots: run the server as root, or delegate a control group of version 2 to it.";
 
 const NOT_TRANSPARENT: &str = "`providers.native.transparent_egress` needs a server that runs as root: run it as root, or set the key to false, which leaves programs the proxy of their box.";
 
@@ -48,6 +49,7 @@ where
                     probe.missing.extend(shares_devices.then(|| SHARED_DEVICES.to_owned()));
                     settle(&mut probe, backend, can, is_root).await;
                     probe.missing.extend(cgroups.missing.iter().cloned());
+                    probe.missing.extend((!cgroups.can_freeze()).then(|| NEVER_STOPPED.to_owned()));
                     return probe;
                 }
                 Err(error) => probe.missing.push(explain(&error, can)),

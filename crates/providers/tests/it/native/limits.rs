@@ -209,6 +209,16 @@ async fn the_facts_tell_who_holds_the_limits() {
     }
 }
 
+#[tokio::test]
+async fn a_host_that_cannot_stop_the_processes_of_a_box_says_so() {
+    let provider = TestProvider::new().await;
+    let says_so = provider.native.facts().missing.iter().any(|lack| lack.contains("cannot be paused"));
+    assert_ne!(says_so, provider.native.pauses().is_some());
+    if says_so {
+        assert!(provider.native.snapshots().is_none());
+    }
+}
+
 /// Environment variable that is set when the test below runs for the second time, without a
 /// umask.
 const UNMASKED: &str = "TIDEBOX_TEST_UNMASKED";
