@@ -43,6 +43,10 @@ pub struct Sandbox {
     /// Time without use after which it is paused; absent for never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_pause: Option<String>,
+    /// True while it is paused and written to disk, so that it takes no memory; absent otherwise, and of one
+    /// that a worker or another service holds.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_disk: bool,
     /// Memory that was handed back; only in the answer to a pause that asks for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaimed: Option<Reclaimed>,

@@ -9,6 +9,7 @@ use providers::{Error, PortChange, PortChanges, Result};
 
 use super::case::{Case, case};
 use super::connection::{Connection, input};
+use super::snapshots::{made_of, take_of};
 use super::subject::{Inside, Subject, eventually, noise, soon};
 
 /// More bytes than may lie between a process and its caller.
@@ -31,6 +32,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!("the end of a box ends the connections to it", box_ends, Processes),
         case!("a port that nothing listens on is not found, and port 0 is invalid", nothing_listens),
         case!("no port of the host is listed or reached", of_host),
+        case!("a program that listens is reached in each box of a snapshot", in_copies, Processes, LiveSnapshots),
         case!("each change of the ports is reported once, also to a later receiver", watched, Processes, PortWatch),
         case!("the end of a box ends the watch of its ports", watch_ends, PortWatch),
     ]
@@ -244,6 +246,23 @@ async fn change(changes: &mut PortChanges) -> (bool, u16) {
     let PortChange { is_open, port } = soon("a change", changes.next()).await.unwrap().unwrap();
     assert!(port.pid.is_some() && port.process.is_some(), "{port:?}");
     (is_open, port.port)
+}
+
+async fn in_copies(subject: Subject) {
+    let mut origin = subject.start().await;
+    let port = serve(&origin, "cat /workspace/name").await;
+    let snapshot = take_of(&subject, &mut origin).await;
+    let boxes = [made_of(&subject, &snapshot).await, made_of(&subject, &snapshot).await, origin];
+    for inside in &boxes {
+        inside.write("/workspace/name", inside.id.as_str()).await;
+    }
+    for inside in &boxes {
+        let mut connection = open(inside, port).await.unwrap();
+        connection.sender = None;
+        assert_eq!(std::str::from_utf8(&connection.rest().await), Ok(inside.id.as_str()));
+        let ports = inside.guest.ports().await.unwrap();
+        assert!(ports.iter().any(|listed| listed.port == port), "{ports:?}");
+    }
 }
 
 async fn watched(subject: Subject) {

@@ -105,7 +105,7 @@ async fn take(subject: &Subject, id: &SandboxId) -> SnapshotId {
 
 /// Takes a snapshot of a box that runs, and opens its inside again: with the memory the connection to it
 /// ends.
-async fn take_of(subject: &Subject, inside: &mut Inside) -> SnapshotId {
+pub(super) async fn take_of(subject: &Subject, inside: &mut Inside) -> SnapshotId {
     let snapshot = take(subject, &inside.id).await;
     *inside = subject.dial(inside.id.clone()).await;
     snapshot
@@ -115,7 +115,7 @@ fn spec_of(subject: &Subject, snapshot: &SnapshotId) -> Spec {
     Spec { snapshot: Some(snapshot.clone()), ..subject.spec() }
 }
 
-async fn made_of(subject: &Subject, snapshot: &SnapshotId) -> Inside {
+pub(super) async fn made_of(subject: &Subject, snapshot: &SnapshotId) -> Inside {
     subject.start_as(&spec_of(subject, snapshot)).await
 }
 

@@ -54,6 +54,12 @@ pub trait Pauses: fmt::Debug + Send + Sync {
         Err(crate::Error::NotSupported("this provider writes no paused box to disk".to_owned()))
     }
 
+    /// Returns whether a box is on disk. Asks no other host.
+    fn is_suspended(&self, id: &SandboxId) -> bool {
+        let _ = id;
+        false
+    }
+
     /// Returns whether memory of paused boxes can be handed back, as far as is known without a look at
     /// a box.
     fn can_reclaim(&self) -> bool;

@@ -29,7 +29,7 @@ pub async fn run(context: &Context, args: &GetArgs) -> Result {
 pub fn described(sandbox: &Sandbox) -> String {
     let mut lines = vec![
         ("id", sandbox.id.clone()),
-        ("state", sandbox.state.clone()),
+        ("state", if sandbox.on_disk { format!("{}, on disk", sandbox.state) } else { sandbox.state.clone() }),
         ("provider", sandbox.provider.clone()),
         ("image", sandbox.image.clone()),
         ("memory", format!("{} MiB", sandbox.memory_mb)),

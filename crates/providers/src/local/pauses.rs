@@ -95,6 +95,10 @@ impl<B: Backend> Pauses for Local<B> {
         self.inner.backend.can_suspend()
     }
 
+    fn is_suspended(&self, id: &SandboxId) -> bool {
+        self.inner.backend.is_suspended(&self.inner.folder(id))
+    }
+
     async fn suspend(&self, id: &SandboxId) -> Result<()> {
         let (inner, id) = (Arc::clone(&self.inner), id.clone());
         let work = async move {

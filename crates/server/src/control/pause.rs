@@ -11,6 +11,7 @@ use serde_json::json;
 use super::error::{Error, Resource, Result, provider_error};
 use super::guests::runtime_error;
 use super::policy::ORPHAN_GRACE;
+use super::runtime::LOCAL_WORKER;
 use super::service::Control;
 use crate::clock;
 use crate::events::EventType;
@@ -126,6 +127,16 @@ impl Control {
         let data = json!({"provider": sandbox.provider, "reason": reason});
         self.publish(EventType::SandboxPaused, Some(&sandbox.id), data);
         Ok((paused, false))
+    }
+
+    /// Returns whether a sandbox is paused and written to the disk of this server.
+    pub fn is_on_disk(&self, sandbox: &Sandbox) -> bool {
+        sandbox.state == State::Paused
+            && sandbox.worker == LOCAL_WORKER
+            && self
+                .registry
+                .get(&sandbox.provider)
+                .is_some_and(|entry| entry.provider.pauses().is_some_and(|pauses| pauses.is_suspended(&sandbox.id)))
     }
 
     /// Writes a paused sandbox to disk.

@@ -67,13 +67,18 @@ where
 
 /// Answers with the rows of one page, which take `bytes` in memory. `held` covers them and
 /// their text.
-pub fn page<R, T>(mut held: Reservation, bytes: usize, rows: Vec<R>, wire: fn(&R) -> T) -> Response
+pub fn page<R, T>(
+    mut held: Reservation,
+    bytes: usize,
+    rows: Vec<R>,
+    wire: impl Fn(&R) -> T + Send + 'static,
+) -> Response
 where
     R: Send + 'static,
     T: Serialize + Send + 'static,
 {
     if bytes <= SHORT_BYTES {
-        return Json(rows.iter().map(wire).collect::<Vec<T>>()).into_response();
+        return Json(rows.iter().map(&wire).collect::<Vec<T>>()).into_response();
     }
     held.shrink_to(bytes + PART_BYTES + OUTFLOW_BYTES);
     let mut rows = rows.into_iter();

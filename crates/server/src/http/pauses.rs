@@ -5,6 +5,7 @@ use axum::extract::State;
 
 use super::error::Result;
 use super::request::{Json as Body, Name};
+use super::sandboxes::as_it_is;
 use super::state::Api;
 use super::wire;
 use crate::control::Pause;
@@ -30,7 +31,7 @@ pub async fn pause(
 ) -> Result<Json<api::Sandbox>> {
     let api::PauseRequest { force, reclaim, to_disk } = body;
     let (sandbox, reclaimed) = api.control.pause(&id, Pause { force, reclaim, to_disk }).await?;
-    let mut sandbox = wire::sandbox(&sandbox);
+    let mut sandbox = as_it_is(&api, &sandbox);
     sandbox.reclaimed = reclaimed.map(wire::reclaimed);
     Ok(Json(sandbox))
 }

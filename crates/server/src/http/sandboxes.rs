@@ -18,6 +18,7 @@ use super::request::{Json as Body, Name, Params, Repeatable};
 use super::state::Api;
 use super::wire;
 use crate::control::{ListFilter, SpawnRequest, Spawned, WAIT_MAX, WaitFor};
+use crate::store::Sandbox;
 
 const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
@@ -84,6 +85,11 @@ pub fn answer(api: &Api, spawned: &Spawned) -> (StatusCode, HeaderMap, Json<api:
     (StatusCode::CREATED, headers, Json(sandbox))
 }
 
+/// Returns a sandbox with what its row does not say.
+pub fn as_it_is(api: &Api, row: &Sandbox) -> api::Sandbox {
+    api::Sandbox { on_disk: api.control.is_on_disk(row), ..wire::sandbox(row) }
+}
+
 /// List sandboxes, newest first
 #[utoipa::path(get, path = "/api/v1/sandboxes", tag = "sandboxes",
     params(
@@ -114,7 +120,7 @@ pub async fn list(
     let next = page.next.and_then(|next| HeaderValue::try_from(wire::cursor(next)).ok());
     let headers: HeaderMap = next.into_iter().map(|cursor| (NEXT_CURSOR, cursor)).collect();
     let bytes = page.sandboxes.iter().map(wire::sandbox_bytes).sum();
-    Ok((headers, list_body::page(held, bytes, page.sandboxes, wire::sandbox)).into_response())
+    Ok((headers, list_body::page(held, bytes, page.sandboxes, move |row| as_it_is(&api, row))).into_response())
 }
 
 /// Answers with all sandboxes that match, in parts.
@@ -124,7 +130,8 @@ async fn everything(api: Api, viewer: Owner, meter: &Meter, filter: ListFilter) 
         let part = ListFilter { limit: Some(PART), after: next.or(filter.after), ..filter.clone() };
         async move {
             let page = api.control.sandboxes_known_to(viewer, part).await?;
-            Ok(Part { rows: page.sandboxes.iter().map(wire::sandbox).collect::<Vec<_>>(), next: page.next })
+            let rows: Vec<_> = page.sandboxes.iter().map(|row| as_it_is(&api, row)).collect();
+            Ok(Part { rows, next: page.next })
         }
     })
     .await
@@ -143,7 +150,7 @@ pub async fn prune(State(api): State<Api>) -> Result<Json<api::Pruned>> {
         (status = 200, body = api::Sandbox, description = "The sandbox"),
         (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired")))]
 pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Sandbox>> {
-    Ok(Json(wire::sandbox(&api.control.sandbox(&id).await?)))
+    Ok(Json(as_it_is(&api, &api.control.sandbox(&id).await?)))
 }
 
 /// Destroy a sandbox

@@ -214,6 +214,7 @@ pub fn sandbox(sandbox: &Sandbox) -> api::Sandbox {
         worker_id: Some(sandbox.worker.clone()),
         error: sandbox.error.clone(),
         auto_pause: sandbox.auto_pause.map(duration),
+        on_disk: false,
         reclaimed: None,
         preview_domain: None,
     }

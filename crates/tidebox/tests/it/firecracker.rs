@@ -1,6 +1,6 @@
 //! Sandboxes that are virtual machines, with a Firecracker that makes none.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,6 +100,13 @@ async fn listed(server: &TestServer, path: &str) -> BTreeSet<String> {
     of_sandboxes.map(|one| one["id"].as_str().unwrap().to_owned()).collect()
 }
 
+/// Returns which sandboxes of the list are on disk.
+async fn on_disk(server: &TestServer) -> BTreeMap<String, bool> {
+    let listed = server.get("/sandboxes").await.ok();
+    let of = |row: &Value| (row["id"].as_str().unwrap().to_owned(), row["on_disk"] == true);
+    listed.as_array().unwrap().iter().map(of).collect()
+}
+
 async fn state(server: &TestServer, id: &str) -> Value {
     server.get(&format!("/sandboxes/{id}")).await.ok()["state"].clone()
 }
@@ -149,16 +156,21 @@ async fn a_machine_is_paused_to_disk_wakes_for_a_request_and_is_told_of() {
     let next = server.post("/sandboxes", json!({})).await;
     assert!(next.headers["server-timing"].to_str().unwrap().contains("restore;"), "{:?}", next.headers);
 
-    let id = spawned.json()["id"].as_str().unwrap().to_owned();
+    let id_of = |answer: &Answer| answer.json()["id"].as_str().unwrap().to_owned();
+    let (id, next) = (id_of(&spawned), id_of(&next));
     let path = format!("/sandboxes/{id}/pause");
-    assert_eq!(server.post(&path, json!({})).await.ok()["state"], "paused");
+    let in_memory = server.post(&path, json!({})).await.ok();
+    assert_eq!((&in_memory["state"], &in_memory["on_disk"]), (&json!("paused"), &Value::Null));
     for _ in 0..2 {
-        assert_eq!(server.post(&path, json!({"to_disk": true})).await.ok()["state"], "paused");
+        let on_disk = server.post(&path, json!({"to_disk": true})).await.ok();
+        assert_eq!((&on_disk["state"], &on_disk["on_disk"]), (&json!("paused"), &json!(true)));
     }
+    assert_eq!(on_disk(server).await, BTreeMap::from([(id.clone(), true), (next, false)]));
     assert!(machines.folder("boxes").join(&id).join("suspended/machine.json").exists());
     server.post(&format!("/sandboxes/{id}/extend"), json!({"ttl": "10m"})).await.ok();
     assert_eq!(state(server, &id).await, "running");
     assert!(!machines.folder("boxes").join(&id).join("suspended").exists());
+    assert!(on_disk(server).await.values().all(|on_disk| !on_disk));
     let told = crate::events::history(server).await;
     let told: Vec<&str> = told.iter().filter_map(|event| event["type"].as_str()).collect();
     assert!(told.contains(&"sandbox.suspended") && told.contains(&"sandbox.resumed"), "{told:?}");

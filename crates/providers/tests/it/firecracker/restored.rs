@@ -118,6 +118,13 @@ async fn keep_apart(all: &[&TestBox<&TestProvider>]) {
     }
 }
 
+/// Asserts that no program of a box can make a control group namespace, in which it could lift the bound on
+/// processes, and stop the agent.
+async fn has_no_group_namespaces(made: &TestBox<&TestProvider>) {
+    let most = "/proc/sys/user/max_cgroup_namespaces";
+    assert_eq!(made.text(&format!("(echo 9 > {most}) 2>/dev/null; cat {most}")).await, "0\n");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn boxes_of_a_snapshot_go_on_with_its_processes_and_differ_in_all_that_must() {
     let Some(provider) = TestProvider::new(crate::processes::is_root(), 0).await else { return };
@@ -146,6 +153,9 @@ async fn boxes_of_a_snapshot_go_on_with_its_processes_and_differ_in_all_that_mus
     differ(&all).await;
     keep_apart(&all).await;
     none_ran_as_another(&origin, &copies).await;
+    for made in all {
+        has_no_group_namespaces(made).await;
+    }
     for made in all {
         provider.firecracker.stop(&made.id).await.unwrap();
     }
