@@ -17,8 +17,7 @@ use super::owner::Owner;
 use super::request::{Json as Body, Name, Params, Repeatable};
 use super::state::Api;
 use super::wire;
-use crate::control::{ListFilter, SpawnRequest, Spawned, WAIT_MAX, WaitFor};
-use crate::store::Sandbox;
+use crate::control::{ListFilter, Sandbox, SpawnRequest, Spawned, WAIT_MAX, WaitFor};
 
 const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
