@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use domain::Resources;
+use domain::{Resources, SandboxId};
 use guest_protocol::{MACHINE_ENTROPY_BYTES, Machine, Restored};
 use host_disk::remove_tree;
 use rand::TryRng as _;
@@ -73,7 +73,7 @@ impl Keeper<'_> {
             Err(error) => (Err(error), false),
         };
         if was_paused {
-            process.stop(STOP_WAIT).await.map_err(not_taken)?;
+            stop_again(&process, &room).await.map_err(not_taken)?;
         } else if goes_on {
             // Else the mark has a resume look at it.
             room.unmark_paused();
@@ -110,7 +110,7 @@ impl Keeper<'_> {
         let room = Room::find(folder);
         let size = room.read_machine().map_err(not_written)?;
         if is_suspended(folder) {
-            return self.end(process, &size).await;
+            return self.leave_to_disk(&room, process, &size).await;
         }
         let process = process.ok_or(Error::Gone)?;
         let record = SavedRecord::new(&size.version, None, (size.memory_mb, size.vcpus, size.drive_mb));
@@ -120,10 +120,15 @@ impl Keeper<'_> {
                 // Of an attempt that was cut off.
                 remove_tree(&to)?;
                 DirBuilder::new().mode(0o700).create(&to)?;
-                from.take_written(&to)?;
-                // The process writes to the drive only while its machine runs.
-                open_written(&from.file(CHANGES))?.sync_data()?;
-                Saved::finish(&to, record)
+                let written = || {
+                    from.sync()?;
+                    from.take_written(&to)?;
+                    // The process writes to the drive only while its machine runs.
+                    open_written(&from.file(CHANGES))?.sync_data()?;
+                    Saved::finish(&to, record)
+                };
+                // The machine goes on then, and what is there would be of the past.
+                written().or_else(|error| Saved::discard(&to).and(Err(error)))
             });
             finished.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_written)
         };
@@ -133,21 +138,29 @@ impl Keeper<'_> {
             Err(error) => Err(error),
         };
         if kept.is_err() {
-            process.stop(STOP_WAIT).await.map_err(not_written)?;
+            stop_again(process, &room).await.map_err(not_written)?;
             room.remove([NEW_STATE, NEW_MEMORY]).map_err(not_written)?;
         }
         // One that cannot be looked at is checked when it is loaded.
         let _ = self.checks.remember(&kept?);
-        self.end(Some(process), &size).await
+        self.leave_to_disk(&room, Some(process), &size).await
+    }
+
+    /// Ends the process of a machine that was written to its folder, and removes the names of the files that
+    /// it was made of: they may have no others.
+    async fn leave_to_disk(&self, room: &Room, process: Option<&Process>, machine: &MachineFile) -> Result<()> {
+        self.end(process, machine).await?;
+        room.remove([STATE, MEMORY]).map_err(not_written)
     }
 
     /// Has a box go on that was written to its folder.
     pub(super) async fn wake(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<Running> {
         let room = Room::find(folder);
-        let machine = room.read_machine().map_err(not_made)?;
+        let mut machine = room.read_machine().map_err(not_made)?;
         let saved = Saved::read(&room.suspended()).ok_or(Error::Gone)?;
         // A server that was killed may have left the groups alone.
         self.end(process, &machine).await?;
+        self.regroup(folder, &room, &mut machine).map_err(not_made)?;
         self.checks.check(&saved).await.map_err(|error| Error::failed("load a box from disk", error))?;
         room.clear().and_then(|()| room.remove([STATE, MEMORY])).map_err(not_made)?;
         saved.link([STATE, MEMORY], &room.path()).map_err(not_made)?;
@@ -175,6 +188,22 @@ impl Keeper<'_> {
         Ok(Running { process, guest, shares_devices: false, launched: Instant::now(), phase: RESTORE_PHASE })
     }
 
+    /// Gives a machine that has no process the control groups which it would have now: those of the server may
+    /// be others since, as after a restart of the host.
+    fn regroup(&self, folder: &BoxFolder, room: &Room, machine: &mut MachineFile) -> io::Result<()> {
+        let id = SandboxId::parse(&folder.name()).map_err(io::Error::other)?;
+        let groups = self.cgroups.of(&id);
+        if machine.vmm.cgroups == groups {
+            return Ok(());
+        }
+        if let Some(mut record) = folder.read() {
+            record.cgroups.clone_from(&groups);
+            folder.rewrite(&record)?;
+        }
+        machine.vmm.cgroups = groups;
+        room.rewrite_machine(machine)
+    }
+
     /// Ends the process of a machine that is kept in files, if it still runs, and removes its control groups.
     async fn end(&self, process: Option<&Process>, machine: &MachineFile) -> Result<()> {
         if let Some(process) = process {
@@ -188,6 +217,15 @@ impl Keeper<'_> {
         }
         cgroup::remove(&machine.vmm.cgroups).await.map_err(not_made)
     }
+}
+
+/// Stops the process of a machine that was paused. One that does not stop counts as running, so that it is
+/// paused anew.
+async fn stop_again(process: &Process, room: &Room) -> io::Result<()> {
+    if !process.stop(STOP_WAIT).await? {
+        room.unmark_paused();
+    }
+    Ok(())
 }
 
 /// Returns the process of a machine that runs or is paused.

@@ -250,8 +250,10 @@ async fn release(room: &Room, tasks: &TaskTracker) -> Result<bool> {
     let is_paused = api.instance().await.map_err(refused)?.state == "Paused";
     if is_paused {
         // Without this the vsock would pass nothing on any more.
-        api.apply(&new_files()).await.map_err(refused)?;
+        let written = api.apply(&new_files()).await.map_err(refused);
+        // On a full disk they may hold the last that was free.
         room.remove([NEW_STATE, NEW_MEMORY]).map_err(|error| Error::failed(ACTION, error))?;
+        written?;
         api.apply(&State::Resumed).await.map_err(refused)?;
     }
     Ok(is_paused)

@@ -27,7 +27,7 @@ use host_disk::remove_tree;
 use rustix::fs::{CWD, FileType, Gid, Mode, Uid, chownat, mknodat};
 use serde::{Deserialize, Serialize};
 
-use crate::local::folder::BoxFolder;
+use crate::local::folder::{BoxFolder, replace_file};
 
 /// Names of the files, which are those that the process sees too.
 pub(super) const KERNEL: &str = "kernel";
@@ -148,6 +148,16 @@ impl Room {
     /// Writes the parameters of the process.
     pub(super) fn write_machine(&self, machine: &MachineFile) -> io::Result<()> {
         fs::write(self.folder.path().join(MACHINE), serde_json::to_vec(machine)?)
+    }
+
+    /// Writes other parameters over those that are there.
+    pub(super) fn rewrite_machine(&self, machine: &MachineFile) -> io::Result<()> {
+        replace_file(&self.folder.path().join(MACHINE), &serde_json::to_vec(machine)?)
+    }
+
+    /// Has the box be found after a power failure.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.folder.sync(MACHINE)
     }
 
     /// Reads the parameters of the process.

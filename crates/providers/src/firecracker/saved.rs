@@ -131,10 +131,15 @@ impl Saved {
 
     /// Removes it. Boxes that were made of it go on.
     pub(super) fn remove(&self) -> io::Result<()> {
+        Saved::discard(&self.dir)
+    }
+
+    /// Removes a folder with the files of a machine, whole or not.
+    pub(super) fn discard(dir: &Path) -> io::Result<()> {
         // First what makes it whole.
-        match fs::remove_file(self.dir.join(RECORD)) {
+        match fs::remove_file(dir.join(RECORD)) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            Ok(()) | Err(_) => remove_tree(&self.dir),
+            Ok(()) | Err(_) => remove_tree(dir),
         }
     }
 

@@ -16,7 +16,7 @@
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -123,6 +123,17 @@ impl BoxFolder {
         File::from(file).write_all(&serde_json::to_vec(record)?)
     }
 
+    /// Writes another record over the one that is there.
+    pub(crate) fn rewrite(&self, record: &Record) -> io::Result<()> {
+        replace_file(&self.0.join(RECORD), &serde_json::to_vec(record)?)
+    }
+
+    /// Has the record and the file `other` be there after a power failure.
+    pub(crate) fn sync(&self, other: &str) -> io::Result<()> {
+        let files = [self.0.join(RECORD), self.0.join(other), self.0.clone()];
+        files.iter().map(PathBuf::as_path).chain(self.0.parent()).try_for_each(|path| File::open(path)?.sync_data())
+    }
+
     /// Reads the record; `None` if there is no complete one, so that the box was never made.
     pub(crate) fn read(&self) -> Option<Record> {
         Record::parse(&self.content(RECORD).ok()?)
@@ -192,6 +203,15 @@ fn folders_in(dir: &Path) -> io::Result<Vec<(SandboxId, BoxFolder)>> {
         }
     }
     Ok(found)
+}
+
+/// Replaces a file of the server's own: a crash leaves the one that was there, or the new one.
+pub(crate) fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(content)?;
+    file.sync_data()?;
+    fs::rename(new, path)
 }
 
 #[cfg(test)]

@@ -33,7 +33,10 @@ impl<B: Backend> Inner<B> {
         let folder = self.folder(id);
         // Of a server that was killed while it wrote the box.
         let left = entry.process(folder.pid())?;
-        let Running { process, guest, .. } = self.backend.wake(&folder, left.as_deref()).await?;
+        let woken = self.backend.wake(&folder, left.as_deref()).await;
+        // It has ended: what is found next is the process that the folder names.
+        entry.leave().await;
+        let Running { process, guest, .. } = woken?;
         entry.settle(process, guest, &self.backend.parts().tasks).await;
         Ok(())
     }

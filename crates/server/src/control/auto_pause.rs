@@ -74,12 +74,13 @@ impl Control {
     async fn pause_if_idle(self: &Arc<Self>, idle: &Idle, sandbox: &Sandbox) -> Option<Look> {
         let (id, longest) = (&sandbox.id, sandbox.auto_pause?);
         let last_use = self.in_use.idle_since(id)?;
-        let Some(earlier) = idle.since(id, last_use) else { return Some(self.look(sandbox).await) };
+        let Some(earlier) = idle.since(id, last_use) else { return self.look(sandbox).await };
         // A look may have come late, and then says little.
         if last_use.elapsed() < longest || earlier.at.elapsed() < longest / 2 {
             return Some(earlier);
         }
-        if self.look(sandbox).await.shows_use(&earlier) {
+        let Some(now) = self.look(sandbox).await else { return Some(earlier) };
+        if now.shows_use(&earlier) {
             self.in_use.used(id);
             return None;
         }
@@ -94,15 +95,18 @@ impl Control {
         None
     }
 
-    async fn look(&self, sandbox: &Sandbox) -> Look {
+    /// Looks at a sandbox; `None` if what can be measured could not be now.
+    async fn look(&self, sandbox: &Sandbox) -> Option<Look> {
         let counts = self.egress.counts_of(&sandbox.id);
-        let stats = match self.runtime_of(sandbox).await {
-            Ok(runtime) => runtime.stats(std::slice::from_ref(&sandbox.id)).await.ok(),
-            Err(_) => None,
+        let runtime = self.runtime_of(sandbox).await.ok()?;
+        let stats = match runtime.stats(std::slice::from_ref(&sandbox.id)).await {
+            Err(providers::Error::NotSupported(_)) => Vec::new(),
+            measured => measured.ok()?,
         };
-        let stats = stats.and_then(|stats| stats.into_iter().next()).unwrap_or_default();
+        let stats = stats.into_iter().next().unwrap_or_default();
         let elsewhere = stats.egress.map_or(0, |bytes| bytes.sent + bytes.received);
-        Look { at: Instant::now(), cpu: stats.cpu, bytes: counts.bytes_sent + counts.bytes_received + elsewhere }
+        let bytes = counts.bytes_sent + counts.bytes_received + elsewhere;
+        Some(Look { at: Instant::now(), cpu: stats.cpu, bytes })
     }
 }
 

@@ -54,9 +54,15 @@ impl Control {
             let snapshot = SnapshotId::from_entropy(rand::random());
             let in_hand = control.snapshots_in_hand.begin(&snapshot);
             let made = Mutex::new(Vec::new());
-            let forked = tokio::select! {
-                forked = control.copies(&id, &snapshot, request, &made) => Some(forked),
-                () = answer.closed() => None,
+            let count = request.count;
+            // What the provider writes keeps its room and its turn, although the caller may have gone away.
+            let kept = control.keep_for_copies(&id, &snapshot, request, || !answer.is_closed()).await;
+            let forked = match kept {
+                Ok(spawn) => tokio::select! {
+                    copies = control.spawn_all(&spawn, count, &made) => Some(copies),
+                    () = answer.closed() => None,
+                },
+                Err(error) => Some(Err(error)),
             };
             control.discard_snapshot(&snapshot).await;
             drop(in_hand);
@@ -84,18 +90,18 @@ impl Control {
         forked
     }
 
-    /// Takes a snapshot and makes copies of it, whose ids are added to `made`.
-    async fn copies(
-        self: &Arc<Self>,
+    /// Takes a snapshot, if it is wanted still when it has its turn, and returns the request for a copy.
+    async fn keep_for_copies(
+        &self,
         id: &str,
         snapshot: &SnapshotId,
         request: ForkRequest,
-        made: &Mutex<Vec<SandboxId>>,
-    ) -> Result<Vec<Sandbox>> {
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<SpawnRequest> {
         let origin = self.living(id).await?;
         let missing = || Error::NotFound(Resource::Sandbox, id.to_owned());
         let egress = self.store.egress(&origin.id).await?.ok_or_else(missing)?;
-        let snapshot = self.keep_state(id, snapshot.clone(), NewSnapshotRequest::default(), true).await?;
+        let snapshot = self.keep_state(id, snapshot.clone(), NewSnapshotRequest::default(), true, is_wanted).await?;
         let mut metadata = origin.metadata.clone();
         metadata.extend(request.metadata);
         let options = SpawnOptions {
@@ -107,10 +113,11 @@ impl Control {
         };
         let (owner, asker) = (origin.owner.clone(), request.asker);
         let spawn = SpawnRequest { options, owner, asker, template_egress: egress.template, ..SpawnRequest::default() };
-        self.spawn_all(&of_snapshot(spawn, snapshot), request.count, made).await
+        Ok(of_snapshot(spawn, snapshot))
     }
 
-    /// Spawns until all are made or one fails, and then waits for those that have begun.
+    /// Spawns until all are made or one fails, and then waits for those that have begun. Their ids are added to
+    /// `made`.
     async fn spawn_all(
         self: &Arc<Self>,
         request: &SpawnRequest,

@@ -150,10 +150,14 @@ impl Control {
                 sandbox.id
             )));
         }
-        let _room = self.keep_room(runtime.as_ref(), sandbox, false, true).await?;
-        let done = pauses_of(runtime.as_ref())?.suspend(&sandbox.id).await;
-        done.map_err(|error| self.pause_error(sandbox, error))?;
-        self.publish(EventType::SandboxSuspended, Some(&sandbox.id), json!({"provider": sandbox.provider}));
+        let pauses = pauses_of(runtime.as_ref())?;
+        // A repeat needs no room, and ends what an earlier attempt has left of its process.
+        let was_on_disk = pauses.is_suspended(&sandbox.id);
+        let _room = if was_on_disk { None } else { self.keep_room(runtime.as_ref(), sandbox, false, true).await? };
+        pauses.suspend(&sandbox.id).await.map_err(|error| self.pause_error(sandbox, error))?;
+        if !was_on_disk {
+            self.publish(EventType::SandboxSuspended, Some(&sandbox.id), json!({"provider": sandbox.provider}));
+        }
         Ok(())
     }
 
@@ -223,13 +227,13 @@ impl Control {
         let resumed = self.changed(id, Change::Resumed).await?;
         let pauses = pauses_of(runtime.as_ref())?;
         self.resume_box(pauses, id).await.map_err(|error| self.pause_error(&sandbox, error))?;
+        self.publish(EventType::SandboxResumed, Some(id), json!({"provider": sandbox.provider, "reason": reason}));
         if pauses.can_suspend() {
             // The clock of its deadline stood still while it was on disk.
             let left = clock::between(self.now(), sandbox.expires_at) + ORPHAN_GRACE;
             let moved = async { runtime.guest(id).await?.set_deadline(left).await };
             moved.await.map_err(|error| self.pause_error(&sandbox, error))?;
         }
-        self.publish(EventType::SandboxResumed, Some(id), json!({"provider": sandbox.provider, "reason": reason}));
         // After a restart, connections of a paused box are served by none.
         if let Err(error) = self.serve_egress(id, sandbox.owner.as_ref()).await {
             tracing::debug!(%id, error = %Chain(&error), "cannot serve the connections of a box yet");

@@ -14,7 +14,7 @@ use super::guests::runtime_error;
 use super::inventory::within;
 use super::runtime::LOCAL_WORKER;
 use super::service::Control;
-use super::snapshots_in_hand::{IN_HAND_MAX, SnapshotInHand};
+use super::snapshots_in_hand::SnapshotInHand;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
 use crate::store::{NewSnapshot, Sandbox, Snapshot, SnapshotCursor, SnapshotFilter, SnapshotState};
@@ -47,27 +47,28 @@ impl Control {
         let take = self.tasks.spawn(async move {
             let snapshot = SnapshotId::from_entropy(rand::random());
             let _in_hand = control.snapshots_in_hand.begin(&snapshot);
-            let kept = control.keep_state(&id, snapshot, request, false).await;
-            kept.map_err(|error| control.publish_if_limited("snapshot", None, error))
+            let kept = control.keep_state(&id, snapshot, request, false, || true).await;
+            let row = kept.map_err(|error| control.publish_if_limited("snapshot", None, error))?;
+            let data = json!({"snapshot_id": row.id.as_str(), "provider": row.provider, "size_bytes": row.size_bytes});
+            control.publish(EventType::SnapshotCreated, Some(&row.sandbox), data);
+            Ok(row)
         });
-        let row = take.await.unwrap_or_else(|_| Err(shutting_down()))?;
-        let data = json!({"snapshot_id": row.id.as_str(), "provider": row.provider, "size_bytes": row.size_bytes});
-        self.publish(EventType::SnapshotCreated, Some(&row.sandbox), data);
-        Ok(row)
+        take.await.unwrap_or_else(|_| Err(shutting_down()))
     }
 
-    /// Takes a snapshot whose id is in hand. A temporary one stays in state `creating`, so that the
-    /// reconciler removes what a crash leaves of it.
+    /// Takes a snapshot whose id is in hand, if it is wanted still when it has its turn. A temporary one stays
+    /// in state `creating`, so that the reconciler removes what a crash leaves of it.
     pub(super) async fn keep_state(
         &self,
         id: &str,
         snapshot: SnapshotId,
         request: NewSnapshotRequest,
         is_temporary: bool,
+        is_wanted: impl Fn() -> bool,
     ) -> Result<Snapshot> {
-        if self.snapshots_in_hand.len() > IN_HAND_MAX {
+        let Some(_queued) = self.snapshots_in_hand.queue() else {
             return Err(Error::Unavailable("many snapshots are being taken; try again later".to_owned()));
-        }
+        };
         let sandbox = self.pausable(id).await?;
         let runtime = self.snapshot_runtime(&sandbox).await?;
         let has_memory = snapshots_of(runtime.as_ref())?.has_memory();
@@ -84,6 +85,9 @@ impl Control {
         let started = Instant::now();
         // It is neither paused nor resumed meanwhile.
         let _turn = self.turns.take(&sandbox.id).await;
+        if !is_wanted() {
+            return Err(Error::Conflict("the caller has gone away".to_owned()));
+        }
         let sandbox = self.pausable(id).await?;
         let _room = self.keep_room(runtime.as_ref(), &sandbox, true, has_memory).await?;
         let row = Snapshot {
@@ -354,6 +358,7 @@ mod test {
 
     use super::*;
     use crate::control::SpawnRequest;
+    use crate::control::snapshots_in_hand::QUEUED_MAX;
     use crate::test::harness::{TestApp, TestProvider};
 
     #[tokio::test]
@@ -374,15 +379,15 @@ mod test {
             async move { control.take_snapshot(id.as_str(), NewSnapshotRequest::default()).await }
         };
         let in_hand = async |count: usize| {
-            while app.control.snapshots_in_hand.len() < count {
+            while app.control.snapshots_in_hand.queued() < count {
                 tokio::task::yield_now().await;
             }
         };
         (0..5).for_each(|_| drop(waiting.spawn(take(&ids[0]))));
         in_hand(5).await;
         tokio::time::timeout(SOON, take(&ids[1])).await.expect("it does not wait").unwrap();
-        (5..IN_HAND_MAX).for_each(|_| drop(waiting.spawn(take(&ids[0]))));
-        in_hand(IN_HAND_MAX).await;
+        (5..QUEUED_MAX).for_each(|_| drop(waiting.spawn(take(&ids[0]))));
+        in_hand(QUEUED_MAX).await;
         let refused = tokio::time::timeout(SOON, take(&ids[1])).await.expect("it does not wait");
         assert!(matches!(&refused, Err(Error::Unavailable(text)) if text.contains("try again")), "{refused:?}");
     }

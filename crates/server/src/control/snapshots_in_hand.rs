@@ -10,8 +10,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Most snapshots that are taken at once: each reads and writes all that a sandbox has changed.
 const TAKEN_AT_ONCE: usize = 4;
-/// Most snapshots that are taken and removed or wait for it; each may take minutes.
-pub(super) const IN_HAND_MAX: usize = 64;
+/// Most snapshots that callers have asked for and that are being taken or wait for it; each may take minutes.
+pub(super) const QUEUED_MAX: usize = 64;
 
 /// Snapshots that are being taken or removed.
 #[derive(Debug)]
@@ -19,6 +19,7 @@ pub(super) struct SnapshotsInHand {
     /// Number of tasks that do so, for each.
     tasks: Arc<Mutex<HashMap<SnapshotId, usize>>>,
     places: Semaphore,
+    queue: Semaphore,
 }
 
 /// Guard that marks a snapshot as being taken or removed, until dropped.
@@ -30,7 +31,11 @@ pub(super) struct SnapshotInHand {
 
 impl Default for SnapshotsInHand {
     fn default() -> SnapshotsInHand {
-        SnapshotsInHand { tasks: Arc::default(), places: Semaphore::new(TAKEN_AT_ONCE) }
+        SnapshotsInHand {
+            tasks: Arc::default(),
+            places: Semaphore::new(TAKEN_AT_ONCE),
+            queue: Semaphore::new(QUEUED_MAX),
+        }
     }
 }
 
@@ -47,9 +52,15 @@ impl SnapshotsInHand {
         self.places.acquire().await.ok()
     }
 
-    /// Returns how many there are.
-    pub(super) fn len(&self) -> usize {
-        self.tasks.lock().len()
+    /// Counts a request for a snapshot until the permit is dropped; `None` where as many as may wait do.
+    pub(super) fn queue(&self) -> Option<SemaphorePermit<'_>> {
+        self.queue.try_acquire().ok()
+    }
+
+    /// Returns how many requests are counted.
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> usize {
+        QUEUED_MAX - self.queue.available_permits()
     }
 
     /// Returns whether a snapshot is being taken or removed.

@@ -79,7 +79,7 @@ pub fn answer(api: &Api, spawned: &Spawned) -> (StatusCode, HeaderMap, Json<api:
         .collect();
     let timing = HeaderValue::try_from(timing.join(", ")).ok();
     let headers = timing.into_iter().map(|value| (SERVER_TIMING, value)).collect();
-    let mut sandbox = wire::sandbox(&spawned.sandbox);
+    let mut sandbox = as_it_is(api, &spawned.sandbox);
     sandbox.preview_domain = Some(api.settings.preview_domain.clone());
     (StatusCode::CREATED, headers, Json(sandbox))
 }

@@ -158,6 +158,28 @@ async fn a_suspended_box_has_no_process_and_a_later_server_has_it_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_box_on_disk_goes_on_where_the_control_groups_of_the_server_are_others() {
+    let Some(provider) = FakeProvider::new().await else { return };
+    let id = suspended(&provider).await;
+    let folder = provider.boxes().join(id.as_str());
+    let texts = || ["box.json", "machine.json"].map(|name| std::fs::read_to_string(folder.join(name)).unwrap());
+    let as_they_are = texts();
+    let has_groups = as_they_are.iter().all(|text| text.contains("/tidebox/"));
+    assert!(has_groups || !crate::processes::is_root(), "{as_they_are:?}");
+    for (name, text) in ["box.json", "machine.json"].into_iter().zip(&as_they_are) {
+        // As after a restart of the host, when nothing makes the groups above those of the boxes anew.
+        std::fs::write(folder.join(name), text.replace("/tidebox/", "/gone/tidebox/")).unwrap();
+    }
+    let later = provider.reopen().await;
+    later.pauses().unwrap().resume(&id).await.unwrap();
+    later.guest(&id).await.unwrap();
+    assert_eq!(texts(), as_they_are);
+    later.stop(&id).await.unwrap();
+    later.idle().await;
+    is_empty(&provider).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_box_that_cannot_go_on_from_disk_stays_there() {
     let Some(provider) = FakeProvider::new().await else { return };
     let id = suspended(&provider).await;

@@ -46,8 +46,8 @@ impl Sqlite {
             .filename(path)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
-            // A crash of the server loses nothing. A power failure may lose the last moments,
-            // and ends every box anyway.
+            // A crash of the server loses nothing. A power failure may lose the last moments: it ends
+            // every box that is not on disk, and a snapshot whose row it took is removed.
             .synchronous(SqliteSynchronous::Normal)
             .foreign_keys(true)
             .busy_timeout(BUSY_TIMEOUT)
