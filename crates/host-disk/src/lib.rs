@@ -1,13 +1,15 @@
-//! Disk of this host: free space, usage, and the removal of trees.
+//! Disk of this host: free space, usage, the removal of trees, and the replacement of files.
 
 #![warn(missing_docs)]
 
 mod removal;
+mod replacement;
 
 use std::io;
 use std::path::Path;
 
 pub use removal::remove_tree;
+pub use replacement::replace_file;
 
 /// Usage of a disk by one box or image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

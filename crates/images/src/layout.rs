@@ -11,12 +11,13 @@ pub(super) mod work;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use domain::Chain;
+use host_disk::replace_file;
 use oci_spec::image::{Descriptor, Digest, ImageIndex, ImageIndexBuilder, MediaType};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -79,7 +80,7 @@ impl Layout {
         fs::create_dir_all(dir.join("ingest"))?;
         let marker = dir.join("oci-layout");
         if !marker.exists() {
-            replace(&marker, br#"{"imageLayoutVersion":"1.0.0"}"#)?;
+            replace_file(&marker, br#"{"imageLayoutVersion":"1.0.0"}"#)?;
         }
         let manifests = read_index(&dir.join("index.json"))?;
         let layout = Layout {
@@ -234,7 +235,7 @@ impl Inner {
             .manifests(manifests)
             .build()
             .map_err(io::Error::other)?;
-        replace(&self.dir.join("index.json"), &serde_json::to_vec(&index)?)
+        replace_file(&self.dir.join("index.json"), &serde_json::to_vec(&index)?)
     }
 }
 
@@ -305,16 +306,6 @@ fn read_index(path: &Path) -> io::Result<Vec<Descriptor>> {
             Ok(Vec::new())
         }
     }
-}
-
-/// Replaces a file so that a crash leaves either the old one or the new one.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    sync_folder(path)
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {

@@ -23,11 +23,11 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use guest_protocol::Vmm;
-use host_disk::remove_tree;
+use host_disk::{remove_tree, replace_file};
 use rustix::fs::{CWD, FileType, Gid, Mode, Uid, chownat, mknodat};
 use serde::{Deserialize, Serialize};
 
-use crate::local::folder::{BoxFolder, replace_file};
+use crate::local::folder::BoxFolder;
 
 /// Names of the files, which are those that the process sees too.
 pub(super) const KERNEL: &str = "kernel";

@@ -16,11 +16,12 @@
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use domain::SandboxId;
+use host_disk::replace_file;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 
 use super::record::Record;
@@ -203,15 +204,6 @@ fn folders_in(dir: &Path) -> io::Result<Vec<(SandboxId, BoxFolder)>> {
         }
     }
     Ok(found)
-}
-
-/// Replaces a file of the server's own: a crash leaves the one that was there, or the new one.
-pub(crate) fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    file.write_all(content)?;
-    file.sync_data()?;
-    fs::rename(new, path)
 }
 
 #[cfg(test)]
