@@ -100,6 +100,17 @@ mod test {
     }
 
     #[test]
+    fn requests_for_snapshots_are_counted_and_what_is_merely_in_hand_is_not() {
+        let all = SnapshotsInHand::default();
+        // As those of the warm pool are, for as long as they are kept.
+        let held: Vec<_> = (0..=64).map(|n| all.begin(&SnapshotId::from_entropy([n; 10]))).collect();
+        let queued: Vec<_> = std::iter::from_fn(|| all.queue()).collect();
+        assert_eq!((held.len(), queued.len()), (QUEUED_MAX + 1, QUEUED_MAX));
+        drop(queued);
+        assert!(all.queue().is_some());
+    }
+
+    #[test]
     fn a_snapshot_is_in_hand_until_the_last_task_has_ended() {
         let (all, id) = (SnapshotsInHand::default(), SnapshotId::from_entropy([1; 10]));
         let (first, second) = (all.begin(&id), all.begin(&id));
