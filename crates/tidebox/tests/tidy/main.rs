@@ -3,6 +3,7 @@
 //! reason.
 
 mod circles;
+mod features;
 mod imports;
 
 use std::fmt::Write as _;
