@@ -11,6 +11,7 @@ mod answers;
 mod archives;
 mod case;
 mod connection;
+mod coverage;
 mod disk;
 mod egress;
 mod exec;
@@ -35,11 +36,14 @@ mod tree;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
+use std::time::Instant;
 
 use tokio::task::JoinSet;
 
 use case::CASE_TIME_MAX;
 pub use case::Case;
+pub use coverage::Coverage;
+use coverage::Layer;
 pub use snapshots::Kept;
 pub use subject::{Need, Subject};
 
@@ -50,6 +54,8 @@ pub struct Report {
     pub passed: Vec<&'static str>,
     /// Cases that were skipped, each with the reason.
     pub skipped: Vec<(&'static str, String)>,
+    /// Cases that were left out, because the suite runs whole on another provider.
+    pub left_out: Vec<&'static str>,
     /// Cases that failed, each with what was observed.
     pub failed: Vec<(&'static str, String)>,
     /// Parts of a box that the provider keeps.
@@ -71,10 +77,9 @@ impl Report {
     }
 }
 
-#[must_use]
-pub fn cases() -> Vec<Case> {
-    let of_boxes = [
-        lifecycle::cases(),
+/// Returns the cases of what the agent does in every box.
+fn agent_cases() -> Vec<Case> {
+    let groups = [
         exec::cases(),
         terminal::cases(),
         processes::cases(),
@@ -83,14 +88,35 @@ pub fn cases() -> Vec<Case> {
         tree::cases(),
         search::cases(),
         archives::cases(),
+    ];
+    groups.into_iter().flatten().collect()
+}
+
+/// Returns the cases of what differs between providers.
+fn provider_cases() -> Vec<Case> {
+    let groups = [
+        lifecycle::cases(),
         ports::cases(),
         listen::cases(),
         egress::cases(),
         pauses::cases(),
         snapshots::cases(),
+        answers::cases(),
+        images::cases(),
+        slots::cases(),
+        shares::cases(),
+        disk::cases(),
+        stats::cases(),
     ];
-    let of_host = [answers::cases(), images::cases(), slots::cases(), shares::cases(), disk::cases(), stats::cases()];
-    of_boxes.into_iter().chain(of_host).flatten().collect()
+    groups.into_iter().flatten().collect()
+}
+
+/// Returns all cases, each with whether this coverage includes it.
+fn covered(coverage: Coverage) -> impl Iterator<Item = (Case, bool)> {
+    let layers = [(Layer::Provider, provider_cases()), (Layer::Agent, agent_cases())];
+    layers.into_iter().flat_map(move |(layer, cases)| {
+        cases.into_iter().enumerate().map(move |(index, case)| (case, coverage.includes(layer, index)))
+    })
 }
 
 /// Variable with parts of names, separated by `|`: only the cases whose names contain one of them run. For
@@ -106,16 +132,21 @@ pub async fn run(subject: Subject) -> Report {
     let mut report = Report::default();
     let only = std::env::var(ONLY).ok();
     let is_left_out = |name: &str| only.as_ref().is_some_and(|only| !only.split('|').any(|part| name.contains(part)));
-    for case in cases() {
+    for (case, is_covered) in covered(subject.coverage()) {
+        if !is_covered {
+            report.left_out.push(case.name);
+            continue;
+        }
         let left_out = is_left_out(case.name).then(|| format!("{ONLY} names other cases"));
         if let Some(reason) = left_out.or_else(|| case.needs.iter().find_map(|need| subject.lacks(*need))) {
             say(&format!("skipped: {} ({reason})", case.name));
             report.skipped.push((case.name, reason));
             continue;
         }
+        let begun = Instant::now();
         match guarded(&subject, (case.run)(subject.clone())).await {
             Ok(()) => {
-                say(&format!("ok       {}", case.name));
+                say(&format!("ok       {} <{:.3}s>", case.name, begun.elapsed().as_secs_f64()));
                 report.passed.push(case.name);
             }
             Err(seen) => {
@@ -130,7 +161,10 @@ pub async fn run(subject: Subject) -> Report {
     }
     let (passed, skipped, failed) = (report.passed.len(), report.skipped.len(), report.failed.len());
     say(&format!("{}: {passed} hold, {failed} do not, {skipped} skipped", subject.provider().name()));
-    say(&report.row(subject.provider().name()));
+    match report.left_out.len() {
+        0 => say(&report.row(subject.provider().name())),
+        count => say(&format!("{count} cases were left out: TIDEBOX_SUITES={} runs them", subject.suite())),
+    }
     say(&format!("snapshot, memory, fork, suspend: {}", report.kept.row(subject.provider().name())));
     if !report.failed.is_empty() {
         fail(&report);

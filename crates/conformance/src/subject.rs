@@ -16,6 +16,8 @@ use providers::{
     SnapshotId, Snapshots, Spec,
 };
 
+use crate::coverage::Coverage;
+
 /// Deadline of commands that should end by themselves. It bounds what hangs, and measures nothing.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// The most retries of a stop while the backend does not answer in time.
@@ -108,6 +110,8 @@ pub struct Subject {
     reopen: Option<Reopen>,
     kill: Option<Kill>,
     small_memory_mb: u32,
+    suite: &'static str,
+    coverage: Coverage,
     made: Arc<Mutex<Vec<SandboxId>>>,
     taken: Arc<Mutex<Vec<SnapshotId>>>,
     next: Arc<AtomicU32>,
@@ -131,6 +135,8 @@ impl Subject {
             reopen: None,
             kill: None,
             small_memory_mb: 64,
+            suite: "",
+            coverage: Coverage::Whole,
             made: Arc::default(),
             taken: Arc::default(),
             next: Arc::default(),
@@ -182,6 +188,24 @@ impl Subject {
     pub fn with_small_memory_mb(mut self, mb: u32) -> Subject {
         self.small_memory_mb = mb;
         self
+    }
+
+    /// Names this run of the suite, and sets the share of it that runs unless the variable `TIDEBOX_SUITES` has
+    /// the name.
+    #[must_use]
+    pub fn covered_by(mut self, suite: &'static str, coverage: Coverage) -> Subject {
+        self.suite = suite;
+        self.coverage = coverage;
+        self
+    }
+
+    /// Returns the share of the suite that runs.
+    pub(super) fn coverage(&self) -> Coverage {
+        self.coverage.for_suite(self.suite)
+    }
+
+    pub(super) fn suite(&self) -> &'static str {
+        self.suite
     }
 
     #[must_use]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance::{Need, Subject, run};
+use conformance::{Coverage, Need, Subject, run};
 use domain::{Resources, SandboxId};
 use providers::custom::{Custom, CustomConfig};
 use providers::{Command, Error, OutputEvent, Provider, Spec};
@@ -71,7 +71,7 @@ fn subject(far: &TestServer, label: &'static str) -> Subject {
 async fn custom_passes_the_suite_over_a_service_of_real_boxes() {
     let far = TestServer::start(NATIVE).await;
     let (url, folder) = (far.url.clone(), far.data_dir().join("native/boxes"));
-    let subject = subject(&far, "suite").kill(move |id| {
+    let subject = subject(&far, "suite").covered_by("custom", Coverage::Provider).kill(move |id| {
         let (url, folder) = (url.clone(), folder.clone());
         Box::pin(async move {
             let remote = remote_id(&url, &id).await;

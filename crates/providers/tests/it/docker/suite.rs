@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use conformance::{Need, Subject, run};
+use conformance::{Coverage, Need, Subject, run};
 use fixtures::suite::{FULL, SCRATCH};
 use providers::docker::Docker;
 use providers::{Chain, Provider};
@@ -40,7 +40,7 @@ fn shared_kernel(subject: Subject) -> Subject {
 #[tokio::test(flavor = "multi_thread")]
 async fn docker_with_runc_passes_the_suite() {
     let Some(provider) = TestProvider::new().await else { return };
-    run(shared_kernel(subject(&provider, 512))).await;
+    run(shared_kernel(subject(&provider, 512)).covered_by("docker", Coverage::Provider)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,6 +52,7 @@ async fn docker_with_runsc_passes_the_suite() {
     // The kernel of such a box is a process of the host with threads of its own, which the limit
     // counts.
     let subject = subject(&provider, 4096)
+        .covered_by("docker-runsc", Coverage::Variant)
         // gVisor's own memory counts for the box, and so does the host's for the inodes of its files.
         .with_small_memory_mb(256)
         .without(Need::Terminals, "gVisor has no terminals that control anything")
@@ -81,5 +82,5 @@ async fn docker_with_crun_passes_the_suite() {
         return;
     }
     provider.docker.stop(&id).await.unwrap();
-    run(shared_kernel(subject(&provider, 512))).await;
+    run(shared_kernel(subject(&provider, 512)).covered_by("docker-crun", Coverage::Variant)).await;
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use conformance::{Need, Subject, run};
+use conformance::{Coverage, Need, Subject, run};
 use fixtures::suite::{FULL, SCRATCH};
 use providers::native::Native;
 
@@ -55,7 +55,12 @@ async fn passes_the_suite(transparent: bool) {
             .without(Need::Users, "without privileges a box has one user only")
             .without(Need::OwnDevices, "without privileges no device can be made");
     }
-    run(subject).await;
+    let (suite, coverage) = match (transparent, is_root()) {
+        (false, true) => ("native", Coverage::Whole),
+        (true, true) => ("native-transparent", Coverage::Variant),
+        (_, false) => ("native-user", Coverage::Provider),
+    };
+    run(subject.covered_by(suite, coverage)).await;
 }
 
 /// Runs all other tests as an ordinary user, if these run as root.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use conformance::{Need, Subject, run};
+use conformance::{Coverage, Need, Subject, run};
 use fixtures::suite::{FULL, SCRATCH};
 use futures_util::{StreamExt, stream};
 use images::{Images, ImagesConfig, PullPolicy};
@@ -43,6 +43,7 @@ async fn proot_passes_the_suite() {
                 rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
             })
         })
+        .covered_by("proot", if is_root() { Coverage::Provider } else { Coverage::Variant })
         .without(Need::Users, "below PRoot a box has one user only")
         .without(Need::Stops, "PRoot 5.1 lets a process go on that a signal has stopped")
         .without(Need::Depth, "PRoot makes whole paths of all, so none is longer than 4,096 bytes")
