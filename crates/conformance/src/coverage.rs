@@ -1,8 +1,5 @@
 //! Share of the suite that runs on a provider.
 
-/// Variable with the names of the suites that run whole, separated by commas, or `all`.
-const WHOLE: &str = "TIDEBOX_SUITES";
-
 /// Distance between the cases of a sample.
 const SAMPLE_STEP: usize = 6;
 
@@ -32,8 +29,7 @@ pub(crate) enum Layer {
 impl Coverage {
     /// Returns `Whole` if the variable `TIDEBOX_SUITES` names the suite, else this.
     pub(crate) fn for_suite(self, suite: &str) -> Coverage {
-        let named = std::env::var(WHOLE).unwrap_or_default();
-        if names(&named, suite) { Coverage::Whole } else { self }
+        if fixtures::runs_whole(suite) { Coverage::Whole } else { self }
     }
 
     /// Returns true if the case at `index` of its layer runs.
@@ -46,27 +42,9 @@ impl Coverage {
     }
 }
 
-/// Returns true if a list of suites, such as `docker,proot` or `all`, has this one.
-fn names(list: &str, suite: &str) -> bool {
-    list.split(',').any(|named| named == suite || named == "all")
-}
-
 #[cfg(test)]
 mod test {
     use super::*;
-
-    #[test]
-    fn a_list_names_its_suites_and_all_names_every_suite() {
-        for (list, suite, named) in [
-            ("", "docker", false),
-            ("proot", "docker", false),
-            ("docker-runsc", "docker", false),
-            ("proot,docker", "docker", true),
-            ("all", "docker", true),
-        ] {
-            assert_eq!(names(list, suite), named, "{list}");
-        }
-    }
 
     #[test]
     fn a_provider_runs_its_own_cases_whole_and_a_sample_of_the_agents() {

@@ -11,6 +11,9 @@ use fixtures::found;
 /// nearly all of it Python's.
 const EXAMPLES: &str = "20";
 
+/// Suite of the cases that are made up by chance, and of those that are sent without keys.
+const SUITE: &str = "fuzz";
+
 /// Phases of which the cases are those of the description.
 const DESCRIBED: &str = "examples,coverage,stateful";
 /// Phases with cases that are made up by chance, the same in every run.
@@ -67,6 +70,9 @@ fn finds_nothing(output: &Output) {
 
 #[tokio::test]
 async fn schemathesis_finds_nothing_with_auth_off() {
+    if !fixtures::runs_here(SUITE) {
+        return;
+    }
     let server = TestServer::start(&format!("{MOCK} {NO_REGISTRY}")).await;
     let Some(output) = fuzz(&server, DESCRIBED, &[]).await else { return };
     finds_nothing(&output);
@@ -77,6 +83,7 @@ async fn schemathesis_finds_nothing_with_auth_on() {
     let settings = format!("{MOCK} {NO_REGISTRY} auth.admin_api_key={ADMIN_KEY}");
     let server = TestServer::builder(&settings).key(API_KEY).start().await;
     let keys = [("X-API-Key", API_KEY), ("X-Admin-API-Key", ADMIN_KEY)];
-    let Some(output) = fuzz(&server, ALL, &keys).await else { return };
+    let phases = if fixtures::runs_whole(SUITE) { ALL } else { DESCRIBED };
+    let Some(output) = fuzz(&server, phases, &keys).await else { return };
     finds_nothing(&output);
 }

@@ -177,7 +177,7 @@ async fn the_story_is_true_on_docker_with_runc() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_story_is_true_on_docker_with_runsc() {
-    if found("runsc", &[]).is_none() {
+    if !fixtures::runs_here("docker-runsc") || found("runsc", &[]).is_none() {
         return;
     }
     if let Some(runtime) = Runtime::docker("runsc") {

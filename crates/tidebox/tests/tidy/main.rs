@@ -29,7 +29,7 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     // One provider drives another service: docs/develop/decisions/0005.
     ("providers", &["api", "client", "domain", "erofs", "firecracker", "guest-protocol", "host-disk", "images"]),
     // Tests of providers, and nothing of the product, need it.
-    ("conformance", &["domain", "providers"]),
+    ("conformance", &["domain", "fixtures", "providers"]),
     // A worker speaks to its control plane.
     ("server", &["api", "client", "domain", "host-disk", "images", "providers"]),
     // The command line prints answers of the API, measures with the agent, and prepares this host for
