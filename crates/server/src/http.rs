@@ -70,7 +70,7 @@ use self::state::{Api, Shared};
 use crate::control::Control;
 
 pub use accept::{BACKLOG, Listeners, Socket, SocketFault, Tls, TlsFault, serve};
-pub use cors::Cors;
+pub use cors::{Cors, is_of_sandbox};
 pub use hosts::Hosts;
 pub use state::Settings;
 

@@ -15,6 +15,7 @@ use crate::app::{App, Parts};
 use crate::clock::{Clock, SteadyClock};
 use crate::config::Config;
 use crate::heartbeat::WorkerAgent;
+use crate::http::is_of_sandbox;
 use crate::http::peer::TrustedProxies;
 use crate::process::{Memory, Process};
 use crate::remote_workers::RemoteWorkers;
@@ -51,7 +52,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let parts = open_parts(&config, sealing_key, listen::port(&listeners)?, options.as_worker).await?;
     let process = Process::start(parts.clock.now(), options.memory);
     let worker_agent = options.as_worker.then(|| WorkerAgent::open(&config.worker)).transpose()?;
-    warn_of_open_origins(&config);
+    warn_of_origins(&config);
     let mut app = App::compose(parts);
     app.enroll().await.map_err(|error| Failure::Store(error.into()))?;
     let settings = settings::http(&config, preview_key, process, started);
@@ -86,12 +87,17 @@ async fn open_parts(config: &Config, sealing_key: SealingKey, port: u16, as_work
     Ok(Parts { store, clock, registry, policy, egress, sealing_key })
 }
 
-fn warn_of_open_origins(config: &Config) {
-    if !config.auth.enabled && config.server.cors_allowed_origins.iter().any(|origin| origin == "*") {
-        tracing::warn!(
-            "`server.cors_allowed_origins` is * and `auth.enabled` is false: any web page open in a browser that \
-             reaches this server can use it; list the origins that may, or set it to []"
+/// Logs origins that are listed in vain.
+fn warn_of_origins(config: &Config) {
+    let origins = &config.server.cors_allowed_origins;
+    if !config.auth.enabled && origins.iter().any(|origin| origin == "*") {
+        tracing::info!(
+            "`auth.enabled` is false, so `*` in `server.cors_allowed_origins` admits no web page; list by name the \
+             origins whose pages use the API"
         );
+    }
+    for origin in origins.iter().filter(|origin| is_of_sandbox(origin, &config.server.preview_domain)) {
+        tracing::warn!(%origin, "`server.cors_allowed_origins` lists a page of a sandbox, which may not use the API");
     }
 }
 

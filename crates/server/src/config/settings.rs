@@ -75,8 +75,9 @@ section! {
         /// Further names, without ports, that a request's `Host` may have while the server listens
         /// on loopback. A request with any other `Host` gets 403.
         pub allowed_hosts: Vec<String> = "" as List(HOST_NAME),
-        /// Origins whose pages may use the API, such as `https://app.example.com`; `*` for any.
-        /// `*` never opens a WebSocket, and `config lint --production` refuses it.
+        /// Origins whose pages may use the API, such as `https://app.example.com`; `*` for any that is
+        /// not below `server.preview_domain`, while `auth.enabled` is true. `*` never opens a WebSocket,
+        /// and `config lint --production` refuses it.
         pub cors_allowed_origins: Vec<String> = "*" as List(ORIGIN),
         pub tls: Tls as Nested,
         /// Unix socket to listen on besides TCP; only this server's user can use it.

@@ -43,8 +43,10 @@ pub enum Refusal {
     NeedsTls,
     /// `Host` header with a name that is not served here.
     Host,
-    /// POST from a page of another origin, sent without a preflight.
+    /// A page of another origin would change something, and no key is asked for.
     Origin,
+    /// A page of a sandbox, or of a name below the domain of the previews.
+    SandboxOrigin,
     /// No key, or a wrong one. The text names the one that is required.
     Unauthorized(String),
     /// The caller is above its rate limit.
@@ -107,7 +109,9 @@ impl Refusal {
             Refusal::TooManyHeaders(_) => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "bad_request"),
             Refusal::Busy => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             Refusal::Stalled => (StatusCode::REQUEST_TIMEOUT, "timeout"),
-            Refusal::Host | Refusal::Origin | Refusal::SocketOrigin => (StatusCode::FORBIDDEN, "forbidden"),
+            Refusal::Host | Refusal::Origin | Refusal::SandboxOrigin | Refusal::SocketOrigin => {
+                (StatusCode::FORBIDDEN, "forbidden")
+            }
             Refusal::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized"),
             Refusal::TooFast { .. } => (StatusCode::TOO_MANY_REQUESTS, "resource_limit"),
             Refusal::NoRoute(_) => (StatusCode::NOT_FOUND, "not_found"),
@@ -140,8 +144,12 @@ impl Refusal {
             Refusal::Host => "this `Host` is not served here; use a loopback address, or list the name in \
                               `server.allowed_hosts`"
                 .to_owned(),
-            Refusal::Origin => "a page of this `Origin` may not send this; send `Content-Type: application/json`, so \
-                                that the browser asks first, or list the origin in `server.cors_allowed_origins`"
+            Refusal::Origin => "a page of this `Origin` may not send this; list the origin in \
+                                `server.cors_allowed_origins`, where `*` does not count while `auth.enabled` is false"
+                .to_owned(),
+            Refusal::SandboxOrigin => "a page of a sandbox may not use the API, and names below `server.preview_domain` \
+                                       are sandboxes'; serve another page from elsewhere, or list its origin by name in \
+                                       `server.cors_allowed_origins`"
                 .to_owned(),
             Refusal::TooFast { wait_s } => format!(
                 "too many requests; ask again in {wait_s} seconds, and then less often than `X-RateLimit-Limit` says"

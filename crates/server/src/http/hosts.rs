@@ -3,9 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use axum::extract::Request;
-use axum::http::{HeaderValue, Method, Version, header};
+use axum::http::{Method, Version, header};
 
-use super::cors::Cors;
+use super::cors::{Cors, Standing};
 use super::error::{ApiError, Refusal, malformed};
 use super::peer::Peer;
 use super::strict_json::is_json;
@@ -16,6 +16,7 @@ use super::strict_json::is_json;
 /// resolves to loopback (DNS rebinding) must not reach it.
 #[derive(Debug, Clone)]
 pub struct Hosts {
+    asks_for_key: bool,
     /// Names besides the loopback ones; `None` if every name is accepted.
     allowed: Option<Vec<String>>,
 }
@@ -27,7 +28,7 @@ impl Hosts {
     pub fn for_bind(bind: IpAddr, asks_for_key: bool, names: impl IntoIterator<Item = String>) -> Self {
         let is_bound = bind.is_loopback() && !asks_for_key;
         let allowed = is_bound.then(|| names.into_iter().map(|name| name.to_ascii_lowercase()).collect());
-        Self { allowed }
+        Self { asks_for_key, allowed }
     }
 
     /// Returns whether `authority` (`name`, `name:port`, `[::1]:port`) is accepted.
@@ -40,34 +41,33 @@ impl Hosts {
         }
     }
 
-    /// Refuses a request whose `Host` or `Origin` is not accepted.
-    pub(super) fn check(&self, request: &Request, cors: &Cors) -> Result<(), ApiError> {
+    /// Refuses a request whose `Host` or `Origin` is not accepted. `is_in_path` tells a preview at a path of this host.
+    pub(super) fn check(&self, request: &Request, cors: &Cors, is_in_path: bool) -> Result<(), ApiError> {
         let hosts = request.headers().get_all(header::HOST).iter().count();
         if hosts > 1 || hosts == 0 && request.version() > Version::HTTP_10 {
             return Err(malformed("send the header `Host` once"));
         }
-        // No page in a browser can reach a Unix socket.
-        if request.extensions().get::<Peer>().is_some_and(|peer| peer.via_unix) {
-            return Ok(());
-        }
-        let header = |name| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or(""));
+        let host = request.headers().get(header::HOST).map(|value| value.to_str().unwrap_or(""));
         let authority = request.uri().authority().map(|authority| authority.as_str());
-        if [authority, header(header::HOST)].into_iter().flatten().any(|authority| !self.serves(authority)) {
+        // A Unix socket gets requests of pages through a proxy alone, which may name any host.
+        let via_unix = request.extensions().get::<Peer>().is_some_and(|peer| peer.via_unix);
+        if !via_unix && [authority, host].into_iter().flatten().any(|authority| !self.serves(authority)) {
             return Err(Refusal::Host.into());
         }
-        // A page may send a POST without a body and without a preflight. Only the server's own
-        // pages and origins listed by name may do so. Origins admitted by `*` alone must send a
-        // preflight.
-        if let Some(origin) = header(header::ORIGIN)
-            && request.method() == Method::POST
-            && !is_json(request.headers())
-            && !origin.split_once("://").is_some_and(|(_, authority)| self.serves(authority))
-            && !cors.lists(origin)
-        {
-            return Err(Refusal::Origin.into());
+        match cors.standing(request.headers(), host.or(authority)) {
+            Standing::Sandbox => Err(Refusal::SandboxOrigin.into()),
+            // Without a key, a page is kept out by its origin alone: it may send a POST without a preflight.
+            Standing::Foreign if !self.asks_for_key && writes(request, is_in_path) => Err(Refusal::Origin.into()),
+            Standing::Absent | Standing::Own | Standing::Listed | Standing::Any | Standing::Foreign => Ok(()),
         }
-        Ok(())
     }
+}
+
+/// Returns whether a request may change something. The program behind a path decides by its own answer to a preflight
+/// what pages may send it.
+fn writes(request: &Request, is_in_path: bool) -> bool {
+    let is_asked_first = is_in_path && (request.method() != Method::POST || is_json(request.headers()));
+    !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) && !is_asked_first
 }
 
 /// Host of an authority.

@@ -131,7 +131,7 @@ pub(super) fn http(config: &Config, preview_key: PreviewKey, process: Process, s
         access: Access::new(&config.auth),
         memory: Budget::new(config.limits.request_memory_mb << 20),
         rate_limiter: RateLimiter::new(&config.rate_limit).map(Arc::new),
-        cors: Cors::new(&config.server.cors_allowed_origins),
+        cors: Cors::new(&config.server.cors_allowed_origins, &config.server.preview_domain, config.auth.enabled),
         preview_domain: config.server.preview_domain.clone(),
         path_proxy: config.server.path_proxy,
         preview_key,

@@ -357,14 +357,75 @@ async fn a_page_can_read_answers_and_refusals_of_an_origin_that_is_allowed() {
     let other = get(&server, "/sandboxes", &[("origin", "https://evil.example"), ("x-api-key", API)]).await;
     assert!(!other.headers.contains_key("access-control-allow-origin"));
     assert_eq!(other.headers["vary"], "origin", "a cache must not mix them up");
-    let any = TestServer::start(MOCK).await;
-    let answer = get(&any, "/sandboxes", &[("origin", "https://any.example")]).await;
+    let any = TestServer::start(&keyed("")).await;
+    let answer = get(&any, "/sandboxes", &[("origin", "https://any.example"), ("x-api-key", API)]).await;
     assert_eq!(answer.headers["access-control-allow-origin"], "*");
-    assert!(any.log_text().contains("`server.cors_allowed_origins` is *"), "it is warned about");
     let none = TestServer::start(&keyed("server.cors_allowed_origins=")).await;
-    assert!(!none.log_text().contains("`server.cors_allowed_origins` is *"));
     let answer = get(&none, "/live", &[("origin", "https://any.example")]).await;
     assert!(!answer.headers.contains_key("access-control-allow-origin"));
+}
+
+/// Returns whether a page of this origin may delete a sandbox, as a browser finds out: it asks with a preflight, and
+/// then sends the request. Checks that what it may not send is refused.
+async fn may_delete(server: &TestServer, origin: &str, key: &[(&str, &str)]) -> bool {
+    let id = server.spawn().await;
+    let path = format!("/api/v1/sandboxes/{id}");
+    let ask = [("origin", origin), ("access-control-request-method", "DELETE")];
+    let asked = send(server, Method::OPTIONS, &path, &ask).await;
+    let sent = send(server, Method::DELETE, &path, &[&[("origin", origin)], key].concat()).await;
+    let is_answered = asked.headers.contains_key("access-control-allow-origin");
+    assert_eq!(sent.headers.contains_key("access-control-allow-origin"), is_answered, "{origin}");
+    if is_answered {
+        sent.ok();
+    } else {
+        sent.refused(403, "forbidden", "server.cors_allowed_origins");
+        server.get(&format!("/sandboxes/{id}")).await.ok();
+    }
+    is_answered
+}
+
+#[tokio::test]
+async fn without_a_key_only_pages_that_are_listed_by_name_may_use_the_api() {
+    let server = TestServer::start(MOCK).await;
+    assert!(server.log_text().contains("`*` in `server.cors_allowed_origins` admits no web page"));
+    // The last is the page of a port that `tidebox forward` brings to this machine.
+    for origin in ["https://evil.example", "null", "http://localhost:3000", "http://127.0.0.1:3000"] {
+        assert!(!may_delete(&server, origin, &[]).await, "{origin}");
+        let read = get(&server, "/sandboxes", &[("origin", origin)]).await;
+        assert!(!read.headers.contains_key("access-control-allow-origin"), "{origin} reads");
+        for kind in ["text/plain", "application/json"] {
+            let blind = [("origin", origin), ("content-type", kind)];
+            send(&server, Method::POST, "/api/v1/sandboxes", &blind).await.refused(403, "forbidden", "origin");
+        }
+    }
+    let listing = TestServer::start(&format!("{MOCK} server.cors_allowed_origins=*,https://app.example")).await;
+    assert!(may_delete(&listing, "https://app.example", &[]).await);
+    assert!(!may_delete(&listing, "https://evil.example", &[]).await);
+    let own = [("origin", server.url.as_str())];
+    send(&server, Method::POST, "/api/v1/providers/test", &own).await.ok();
+}
+
+#[tokio::test]
+async fn a_page_of_a_sandbox_may_not_use_the_api_whatever_is_listed() {
+    let preview = "http://3000-sb-mzxw6ytbojtg633c.localhost:7423";
+    let listed = format!("server.cors_allowed_origins=*,{preview}");
+    let (open, keyed) =
+        (TestServer::start(&format!("{MOCK} {listed}")).await, TestServer::start(&keyed(&listed)).await);
+    assert!(open.log_text().contains("lists a page of a sandbox"), "it is warned about");
+    for (server, key) in [(&open, &[][..]), (&keyed, &[("x-api-key", API)][..])] {
+        for origin in [preview, "https://8000-sb-aaaaaaaaaaaaaaaa.LOCALHOST.", "http://anything.localhost:7423"] {
+            let ask = [("origin", origin), ("access-control-request-method", "GET")];
+            send(server, Method::OPTIONS, "/api/v1/sandboxes", &ask).await.refused(403, "forbidden", "sandbox");
+            for (method, path) in [(Method::GET, "/api/v1/sandboxes"), (Method::POST, "/api/v1/providers/test")] {
+                let answer = send(server, method.clone(), path, &[&[("origin", origin)], key].concat()).await;
+                assert!(!answer.headers.contains_key("access-control-allow-origin"), "{origin} {method}");
+                answer.refused(403, "forbidden", "sandbox");
+            }
+        }
+    }
+    let page = "https://app.localhost";
+    let named = TestServer::start(&format!("{MOCK} server.cors_allowed_origins={page}")).await;
+    assert!(may_delete(&named, page, &[]).await, "a name that no sandbox can have may be listed");
 }
 
 #[tokio::test]

@@ -401,7 +401,10 @@ async fn a_page_needs_an_origin_that_is_listed_by_name_or_the_servers_own() {
         Err(other) => panic!("{other:?}"),
     };
     assert!(admitted("https://app.example").await && admitted(&own).await);
-    for origin in ["https://evil.example", "null", "http://localhost:1", "https://app.example.evil.example"] {
+    let preview = format!("http://3000-{id}.localhost:7423");
+    for origin in
+        ["https://evil.example", "null", "http://localhost:1", "https://app.example.evil.example", preview.as_str()]
+    {
         assert!(!admitted(origin).await, "{origin}");
     }
     assert!(open(&server, &id, &[]).await.is_ok(), "who is no page needs no origin");

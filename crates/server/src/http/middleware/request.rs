@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tracing::Instrument;
 
+use crate::http::cors::Cors;
 use crate::http::error::{ApiError, Refusal};
 use crate::http::peer::Peer;
 use crate::http::policy::{PREVIEW, Policy};
@@ -42,10 +43,11 @@ where
     let peer = request.extensions().get::<Peer>().and_then(|peer| peer.address).map(tracing::field::display);
     let origin_allowed = api.settings.cors.answer(request.headers());
     let mut response = async {
+        let hosts = &api.settings.hosts;
         let cors = &api.settings.cors;
         // Host names of previews were checked with their targets, and their origins are checked there.
         let is_in_path = matches!(request.extensions().get(), Some(Asked::Port(target)) if target.prefix.is_some());
-        let checked = if is_preview && !is_in_path { Ok(()) } else { api.settings.hosts.check(&request, cors) };
+        let checked = if is_preview && !is_in_path { Ok(()) } else { hosts.check(&request, cors, is_in_path) };
         let preflight = cors.preflight(&method, request.headers()).filter(|_| !is_preview);
         let answered = match (checked, preflight) {
             (Err(refused), _) => Ok(refused.into_response()),
@@ -69,7 +71,7 @@ where
         return response;
     }
     headers.insert(REQUEST_ID, id);
-    api.settings.cors.mark(origin_allowed, headers);
+    Cors::mark(origin_allowed, headers);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

@@ -64,6 +64,20 @@ pub fn is_of_same_sandbox(headers: &HeaderMap, target: &Target, domain: &str) ->
     text("referer").is_some_and(is_same) || text("upgrade-insecure-requests") == Some("1")
 }
 
+/// Returns whether an authority is that of a preview, or nearly.
+pub fn is_of_preview(authority: &str, domain: &str) -> bool {
+    in_authority(authority, domain).is_some()
+}
+
+/// Returns whether the name in an authority is below the domain, or cannot be read.
+pub fn is_below(authority: &str, domain: &str) -> bool {
+    match named(authority) {
+        Some(Named::Name(name)) => name.strip_suffix(domain).is_some_and(|label| label.ends_with('.')),
+        Some(Named::Address(_)) => false,
+        None => true,
+    }
+}
+
 fn in_authority(authority: &str, domain: &str) -> Option<Asked> {
     let name = match named(authority) {
         Some(Named::Name(name)) => name,

@@ -52,6 +52,42 @@ async fn a_browser_opens_a_link_and_its_cookie_opens_all_that_the_page_asks_for(
     assert!(!asked.contains("tbp-") && asked.contains("GET /socket"), "{asked}");
 }
 
+#[tokio::test]
+async fn a_browser_lets_no_page_of_a_sandbox_use_the_api_of_a_server_without_keys() {
+    let Some(mut browser) = Chromium::start().await else { return };
+    let server = TestServer::start(NATIVE).await;
+    let (own, other) = (with_site(&server).await, server.spawn().await);
+    let (_, port) = server.url.rsplit_once(':').unwrap();
+    browser.open(&format!("http://3000-{own}.localhost:{port}/")).await;
+    let api = format!("{}/api/v1/sandboxes/{other}", server.url);
+    let attempts = format!(
+        "(async () => {{
+            const ask = (path, options) => fetch('{api}' + path, options)
+                .then(answer => answer.type + answer.status, () => 'refused');
+            const command = JSON.stringify({{command: 'touch /workspace/taken'}});
+            const json = {{'Content-Type': 'application/json'}};
+            const socket = new Promise(done => {{
+                const socket = new WebSocket('{api}/exec/ws'.replace('http', 'ws'));
+                socket.onopen = () => done('open');
+                socket.onerror = () => done('refused');
+            }});
+            return [
+                await ask('', {{}}),
+                await ask('/exec', {{method: 'POST', headers: json, body: command}}),
+                await ask('/exec', {{method: 'POST', mode: 'no-cors', body: command}}),
+                await ask('', {{method: 'DELETE'}}),
+                await socket,
+            ];
+        }})()"
+    );
+    let outcome = browser.evaluate(&attempts).await;
+    assert_eq!(outcome, json!(["refused", "refused", "opaque0", "refused", "refused"]));
+    assert_eq!(server.output(&other, "ls /workspace").await, "", "the page acted on another sandbox");
+    for id in [own, other] {
+        server.delete(&format!("/sandboxes/{id}")).await.ok();
+    }
+}
+
 /// Checks that a page of one sandbox gets nothing of another, whose cookie the browser has. Below one
 /// domain all are of one site for a browser, which sends the cookie along.
 async fn keeps_cookies_apart(browser: &mut Chromium, server: &TestServer) {
