@@ -68,6 +68,8 @@ pub struct ProcessFigures {
     pub goroutines: u64,
     /// Memory of the allocator.
     pub memory: MemoryFigures,
+    /// Lines that the log has left out since the start, since stderr could not take them.
+    pub log_lines_dropped: u64,
 }
 
 /// The memory of the allocator, in bytes.

@@ -39,13 +39,20 @@ pub struct Process {
     /// Time at which it began to serve.
     pub started_at: Timestamp,
     memory: fn() -> Memory,
+    log_lines_lost: fn() -> u64,
 }
 
 impl Process {
-    /// Takes the time at which the process began, and the function that asks its allocator.
+    /// Takes the time at which the process began, and the functions that ask its allocator and its log.
     #[must_use]
-    pub fn start(started_at: Timestamp, memory: fn() -> Memory) -> Self {
-        Self { started_at, memory }
+    pub fn start(started_at: Timestamp, memory: fn() -> Memory, log_lines_lost: fn() -> u64) -> Self {
+        Self { started_at, memory, log_lines_lost }
+    }
+
+    /// Returns the number of lines that the log has left out since the start.
+    #[must_use]
+    pub fn log_lines_lost(&self) -> u64 {
+        (self.log_lines_lost)()
     }
 
     /// Returns what the allocator holds now.
@@ -117,7 +124,7 @@ mod test {
 
     #[test]
     fn this_process_is_seen_as_it_is() {
-        let process = Process::start(Timestamp::UNIX_EPOCH, Memory::default);
+        let process = Process::start(Timestamp::UNIX_EPOCH, Memory::default, || 0);
         let before = process.usage();
         let _file = std::fs::File::open("/proc/self/stat").unwrap();
         assert!(before.resident_bytes.unwrap() > 1 << 20 && before.threads.unwrap() >= 1, "{before:?}");

@@ -34,6 +34,8 @@ pub struct Options {
     pub as_worker: bool,
     /// Function that asks the program's allocator what it holds.
     pub memory: fn() -> Memory,
+    /// Function that counts the lines which the log has left out since the start, since they could not be written.
+    pub log_lines_lost: fn() -> u64,
     /// Function that is called once, when the server is ready.
     pub ready: fn(),
 }
@@ -50,7 +52,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let listeners = listen::open(&config).await?;
     let url = listen::url(&listeners)?;
     let parts = open_parts(&config, sealing_key, listen::port(&listeners)?, options.as_worker).await?;
-    let process = Process::start(parts.clock.now(), options.memory);
+    let process = Process::start(parts.clock.now(), options.memory, options.log_lines_lost);
     let worker_agent = options.as_worker.then(|| WorkerAgent::open(&config.worker)).transpose()?;
     warn_of_origins(&config);
     let mut app = App::compose(parts);

@@ -1,7 +1,10 @@
 //! The log of the service: lines on stderr, at a bounded rate.
 
+mod sink;
+
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::HashMap;
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +15,10 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+use self::sink::Line;
+
+pub(crate) use self::sink::{Flush, lost};
 
 /// Lines from one place in the program within [`WINDOW`]. Callers can cause some of them as often
 /// as they like.
@@ -66,8 +73,13 @@ impl<S: Subscriber> Layer<S> for Budget {
     }
 }
 
-/// Sends the log to stderr, in the configured format.
-pub(crate) fn start(logging: &config::Logging) -> Budget {
+/// Sends the log to stderr, in the configured format, and panics with it. What waits is written when the [`Flush`] is
+/// dropped.
+///
+/// # Errors
+/// If no thread can be started.
+pub(crate) fn start(logging: &config::Logging) -> io::Result<(Budget, Flush)> {
+    sink::start()?;
     let is_terminal = std::io::stderr().is_terminal();
     let is_pretty = match logging.format {
         Format::Pretty => true,
@@ -75,7 +87,9 @@ pub(crate) fn start(logging: &config::Logging) -> Budget {
         Format::Auto => is_terminal,
     };
     let logger = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(|| Line)
+        // The library would report to stderr what it cannot write there, and panic.
+        .log_internal_errors(false)
         .with_max_level(max_level(logging.level))
         .with_ansi(is_terminal && std::env::var_os("NO_COLOR").is_none());
     let budget = Budget::default();
@@ -84,7 +98,19 @@ pub(crate) fn start(logging: &config::Logging) -> Budget {
     } else {
         logger.json().flatten_event(true).finish().with(budget.clone()).init();
     }
-    budget
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let backtrace = Backtrace::capture();
+        let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
+        tracing::error!(thread = thread.name(), backtrace, "{panic}");
+    }));
+    Ok((budget, Flush))
+}
+
+/// Adds a line to those of the log, as it is.
+pub(crate) fn say(line: &str) {
+    // Never fails.
+    let _ = Line.write_all(format!("{line}\n").as_bytes());
 }
 
 fn max_level(level: config::Level) -> LevelFilter {

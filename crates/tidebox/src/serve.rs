@@ -48,11 +48,12 @@ pub fn run_as(file: Option<PathBuf>, role: Role, change: impl FnOnce(&mut Config
         Ok(loaded) => loaded,
         Err(faults) => {
             let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
-            return complain(EXIT_CONFIGURATION, &lines);
+            return complain(&lines);
         }
     };
     change(&mut loaded.config);
-    let log_budget = log::start(&loaded.config.logging);
+    let (log_budget, _flush) =
+        log::start(&loaded.config.logging).map_err(|error| Failure::io("cannot start threads", &error))?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
@@ -60,22 +61,31 @@ pub fn run_as(file: Option<PathBuf>, role: Role, change: impl FnOnce(&mut Config
     let runtime = tokio::runtime::Runtime::new().map_err(|error| Failure::io("cannot start threads", &error))?;
     runtime.spawn(log_budget.keep());
     let Role { destroy_on_exit, as_worker } = role;
-    let options = Options { destroy_on_exit, as_worker, memory: memory::figures, ready: memory::forget_start };
+    let options = Options {
+        destroy_on_exit,
+        as_worker,
+        memory: memory::figures,
+        log_lines_lost: log::lost,
+        ready: memory::forget_start,
+    };
     let ended = runtime.block_on(server::run(loaded.config, options));
     // Tasks that did not finish in time are not waited for again; the next start cleans up.
     runtime.shutdown_background();
     match ended {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(failure) => complain(EXIT_FAILED, &[Chain(&failure).to_string()]),
+        Err(failure) => {
+            log::say(&format!("tidebox: {}", Chain(&failure)));
+            Ok(ExitCode::from(EXIT_FAILED))
+        }
     }
 }
 
-/// Writes each line to stderr and returns the exit code.
-fn complain(exit: u8, lines: &[String]) -> Result {
+/// Writes the faults of the configuration to stderr and returns the exit code.
+fn complain(lines: &[String]) -> Result {
     let mut stderr = std::io::stderr().lock();
     for line in lines {
         // Stderr may be closed; the exit code says the same.
         let _ = writeln!(stderr, "tidebox: {line}");
     }
-    Ok(ExitCode::from(exit))
+    Ok(ExitCode::from(EXIT_CONFIGURATION))
 }

@@ -97,6 +97,11 @@ fn service(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<MetricFami
             .with_each(bytes, |family, (kind, bytes)| family.with(&[("kind", kind)], bytes as f64)),
         gauge("tidebox_event_subscribers", "Who listens to events now.", snapshot.events.subscribers),
         counter("tidebox_events", "Events since the start.", snapshot.events.events_total),
+        counter(
+            "tidebox_log_lines_dropped",
+            "Lines that the log has left out, since stderr could not take them.",
+            api.settings.process.log_lines_lost(),
+        ),
     ]
 }
 

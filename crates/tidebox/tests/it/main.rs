@@ -23,6 +23,7 @@ mod http2;
 mod images;
 mod listen;
 mod load;
+mod log;
 mod memory;
 mod metrics;
 mod packages;

@@ -86,7 +86,7 @@ const DIAGNOSTICS: &[(&str, Keys)] = &[
         ],
     ),
     ("/build", &[("version", 's'), ("goos", 's'), ("goarch", 's')]),
-    ("/process", &[("uptime", 's'), ("goroutines", 'n'), ("memory", 'o')]),
+    ("/process", &[("uptime", 's'), ("goroutines", 'n'), ("memory", 'o'), ("log_lines_dropped", 'n')]),
     ("/process/memory", &[("alloc", 'n'), ("sys", 'n'), ("heap_alloc", 'n'), ("gc_cycles", 'n')]),
     ("/store", &[("healthy", 'b'), ("latency_ms", 'n')]),
     (
@@ -161,6 +161,7 @@ const METRICS: &[(&str, Keys)] = &[
 const SERIES: &[(&str, &[&str])] = &[
     ("tidebox_uptime_seconds", &[]),
     ("tidebox_provider_healthy", &["default", "provider"]),
+    ("tidebox_log_lines_dropped_total", &[]),
     ("tidebox_spawn_queue_depth", &[]),
     ("tidebox_spawn_queue_wait_milliseconds_count", &[]),
     ("tidebox_owner_quotas_total", &[]),

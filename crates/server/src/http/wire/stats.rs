@@ -62,6 +62,7 @@ pub fn diagnostics(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> api::D
                 heap_alloc: snapshot.memory.active,
                 gc_cycles: 0,
             },
+            log_lines_dropped: api.settings.process.log_lines_lost(),
         },
         store: api::StoreHealth { healthy: store.healthy, latency_ms: ms(store.latency) },
         limits: limits(api),
