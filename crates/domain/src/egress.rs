@@ -13,7 +13,7 @@ mod target;
 #[cfg(test)]
 mod test;
 
-pub use address::{SpecialAddress, special};
+pub use address::{SpecialAddress, embedded, special};
 pub use mode::EgressMode;
 pub use policy::{EgressEntry, EgressLists, EgressPolicy, EntryError, InvalidEgress, SandboxEgress};
 pub use rules::{Dialled, EgressDenial, EgressRules, decide_address, decide_host};

@@ -65,7 +65,7 @@ pub use duration::{DurationError, format_duration, parse_duration};
 pub use egress::{
     Dialled, EgressDenial, EgressEntry, EgressLists, EgressMode, EgressPolicy, EgressRules, EntryError, Host,
     HostError, InvalidBinding, InvalidEgress, Network, SandboxEgress, SecretBinding, SecretForm, SecretName, SecretUse,
-    SecretUseError, SpecialAddress, Target, TargetError, Targets, decide_address, decide_host, special,
+    SecretUseError, SpecialAddress, Target, TargetError, Targets, decide_address, decide_host, embedded, special,
 };
 pub use identity::{
     InvalidOwner, InvalidSandboxId, InvalidSnapshotId, OwnerId, SandboxId, SnapshotId, StoreId, base32,

@@ -72,7 +72,7 @@ pub fn decide_host(rules: &[&EgressRules], host: &Host, port: u16) -> Result<(),
     }
     rules.iter().try_for_each(|rules| match rules.mode {
         EgressMode::None => Err(EgressDenial::NoNetwork),
-        _ if rules.deny.has_host(host, port) => Err(EgressDenial::Denied),
+        _ if rules.deny.touch_host(host, port) => Err(EgressDenial::Denied),
         EgressMode::Open => Ok(()),
         // A network may have the address of the name.
         EgressMode::AllowList if rules.allow.has_host(host, port) || rules.allow.has_network(port) => Ok(()),
@@ -105,15 +105,18 @@ pub fn decide_address(
 }
 
 fn rules_allow(rules: &[&EgressRules], host: Option<&Host>, address: IpAddr, port: u16) -> Result<(), EgressDenial> {
-    let has =
+    let is_allowed =
         |targets: &Targets| targets.has_address(address, port) || host.is_some_and(|host| targets.has_host(host, port));
+    let is_denied = |targets: &Targets| {
+        targets.touch_address(address, port) || host.is_some_and(|host| targets.touch_host(host, port))
+    };
     if rules.is_empty() {
         return Err(EgressDenial::NoNetwork);
     }
     rules.iter().try_for_each(|rules| match rules.mode {
         EgressMode::None => Err(EgressDenial::NoNetwork),
-        _ if has(&rules.deny) => Err(EgressDenial::Denied),
-        EgressMode::AllowList if !has(&rules.allow) => Err(EgressDenial::NotAllowed),
+        _ if is_denied(&rules.deny) => Err(EgressDenial::Denied),
+        EgressMode::AllowList if !is_allowed(&rules.allow) => Err(EgressDenial::NotAllowed),
         EgressMode::AllowList | EgressMode::Open => Ok(()),
     })
 }

@@ -3,10 +3,15 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
+use super::address::{embedded, untranslated};
+
 /// Longest name of a host, in bytes: the bound of DNS.
 const NAME_BYTES_MAX: usize = 253;
 /// Longest part of a name, in bytes.
 const LABEL_BYTES_MAX: usize = 63;
+
+/// Bits before the address of IPv4 in a translator's form of it.
+const TRANSLATOR_BITS: u8 = 96;
 
 /// A host that a connection is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -100,10 +105,21 @@ pub struct Network {
 }
 
 impl Network {
-    /// Returns whether the address is one of them.
+    /// Returns whether the address is one of them, or a translator's form of one.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address.to_canonical()) {
+        self.holds(untranslated(address)) || self.holds(address)
+    }
+
+    /// Returns whether the address is one of them, or has one of them in it in any way. An address that only holds
+    /// another may still be that of another host: this is for what refuses, and not for what allows.
+    #[must_use]
+    pub fn touches(&self, address: IpAddr) -> bool {
+        self.contains(address) || embedded(address).any(|inner| self.holds(inner.into()))
+    }
+
+    fn holds(&self, address: IpAddr) -> bool {
+        match (self.address, address) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
                 let shift = 32 - u32::from(self.bits);
                 u64::from(own.to_bits()) >> shift == u64::from(other.to_bits()) >> shift
@@ -121,7 +137,15 @@ impl Network {
         let address: IpAddr = address.trim_matches(['[', ']']).parse().ok()?;
         let bits = Some(bits).filter(|bits| bits.bytes().all(|byte| byte.is_ascii_digit()))?;
         let bits = bits.parse().ok().filter(|bits| *bits <= if address.is_ipv4() { 32 } else { 128 })?;
-        Some(Network { address, bits })
+        Some(Network { address, bits }.untranslated())
+    }
+
+    /// Returns the network of IPv4 that this one of IPv6 is a translator's form of, or itself.
+    fn untranslated(self) -> Network {
+        match (untranslated(self.address), self.bits.checked_sub(TRANSLATOR_BITS)) {
+            (address @ IpAddr::V4(_), Some(bits)) if self.address.is_ipv6() => Network { address, bits },
+            _ => self,
+        }
     }
 }
 
@@ -191,7 +215,8 @@ impl Target {
             match Host::parse(hosts)? {
                 Host::Name(name) => Hosts::Name(name),
                 Host::Address(address) => {
-                    Hosts::Network(Network { address, bits: if address.is_ipv4() { 32 } else { 128 } })
+                    let bits = if address.is_ipv4() { 32 } else { 128 };
+                    Hosts::Network(Network { address, bits }.untranslated())
                 }
             }
         };
@@ -281,6 +306,29 @@ impl Targets {
     pub fn has_address(&self, address: IpAddr, port: u16) -> bool {
         let is_in = |target: &Target| matches!(&target.hosts, Hosts::Network(network) if network.contains(address));
         self.0.iter().any(|target| target.has_port(port) && is_in(target))
+    }
+
+    /// Returns whether a host is among them, or an address holds one of their addresses in any way: see
+    /// [`Network::touches`].
+    #[must_use]
+    pub fn touch_host(&self, host: &Host, port: u16) -> bool {
+        match host {
+            Host::Address(address) => self.touch_address(*address, port),
+            Host::Name(_) => self.has_host(host, port),
+        }
+    }
+
+    /// Returns whether an address is in one of their networks, or holds one of their addresses in any way.
+    #[must_use]
+    pub fn touch_address(&self, address: IpAddr, port: u16) -> bool {
+        let touches = |target: &Target| matches!(&target.hosts, Hosts::Network(network) if network.touches(address));
+        self.0.iter().any(|target| target.has_port(port) && touches(target))
+    }
+
+    /// Returns whether they name hosts at this port, and not only addresses.
+    #[must_use]
+    pub fn has_names(&self, port: u16) -> bool {
+        self.0.iter().any(|target| target.has_port(port) && !target.is_network())
     }
 
     /// Returns whether an address is in one of those networks that name this very port.

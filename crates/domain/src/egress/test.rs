@@ -131,6 +131,9 @@ fn addresses_that_are_not_of_the_internet_are_known_in_every_form() {
         ("fd00:ec2::254", Kind::Private),
         ("fec0::1", Kind::Private),
         ("64:ff9b:1::1", Kind::Private),
+        ("2002:a00:1::1", Kind::Private),
+        ("2606:4700::5efe:a00:1", Kind::Private),
+        ("2606:4700::200:5efe:a9fe:a9fe", Kind::LinkLocal),
         ("224.0.0.1", Kind::Multicast),
         ("255.255.255.255", Kind::Multicast),
         ("ff02::1", Kind::Multicast),
@@ -145,8 +148,51 @@ fn addresses_that_are_not_of_the_internet_are_known_in_every_form() {
     ] {
         assert_eq!(special(address(text)), Some(kind), "{text}");
     }
-    for text in ["1.1.1.1", "172.15.0.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "64:ff9b::101:101"] {
+    for text in
+        ["1.1.1.1", "172.15.0.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "64:ff9b::101:101", "2002:101:101::1"]
+    {
         assert_eq!(special(address(text)), None, "{text}");
+    }
+}
+
+/// Forms of 198.41.0.4 in addresses of IPv6, and whether its host is the one that they reach.
+const FORMS: [(&str, bool); 13] = [
+    ("::ffff:198.41.0.4", true),
+    ("64:ff9b::c629:4", true),
+    ("64:ff9b:1:c629:0:400::", false),
+    ("64:ff9b:1:c6:29:4::", false),
+    ("64:ff9b:1:0:c6:2900:400:0", false),
+    ("64:ff9b:1::c629:4", false),
+    ("2002:c629:4::1", false),
+    ("2001:0:c629:4::", false),
+    ("2001:0:101:101::39d6:fffb", false),
+    ("::198.41.0.4", false),
+    ("::ffff:0:198.41.0.4", false),
+    ("2606:4700::5efe:c629:4", false),
+    ("2606:4700::200:5efe:c629:4", false),
+];
+
+#[test]
+fn a_deny_list_holds_for_an_address_in_every_form() {
+    for (form, is_same) in FORMS {
+        for denied in ["198.41.0.4", "198.41.0.0/16", "::ffff:198.41.0.4", "64:ff9b::c629:4", "64:ff9b::c629:0/112"] {
+            let rules = policy(EgressMode::Open, &[], &[denied]);
+            assert_eq!(decide_host(&[&rules], &host(form), 443), Err(EgressDenial::Denied), "{form} {denied}");
+            // A name whose record AAAA has the form.
+            let decided = decide_address(&[&rules], &Targets::default(), &host("a.example"), dialled(form, 443));
+            assert_eq!(decided, Err(EgressDenial::Denied), "{form} {denied}");
+            assert_eq!(decide_host(&[&rules], &host("198.41.0.4"), 443), Err(EgressDenial::Denied), "{denied}");
+        }
+        let allowing = policy(EgressMode::AllowList, &["198.41.0.4"], &[]);
+        assert_eq!(decide_host(&[&allowing], &host(form), 443).is_ok(), is_same, "{form}");
+    }
+    for other in ["64:ff9b::c629:5", "2002:c629:5::1", "2606:4700::c629:4"] {
+        let rules = policy(EgressMode::Open, &[], &["198.41.0.4"]);
+        assert_eq!(decide_host(&[&rules], &host(other), 443), Ok(()), "{other}");
+    }
+    let raw = policy(EgressMode::Open, &[], &["64:ff9b::/64", "2002::/16"]);
+    for form in ["64:ff9b::c629:4", "2002:c629:4::1"] {
+        assert_eq!(decide_host(&[&raw], &host(form), 443), Err(EgressDenial::Denied), "{form}");
     }
 }
 
