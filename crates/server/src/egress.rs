@@ -9,6 +9,7 @@ mod interception;
 mod ledger;
 mod refused;
 mod relay;
+mod request_head;
 mod resolve;
 mod service;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use domain::{Dialled, EgressRules, OwnerId, SandboxId, SecretUse, Targets};
+use domain::{Dialled, EgressRules, Host, OwnerId, SandboxId, SecretUse, Targets};
 use serde_json::json;
 use tokio::sync::{OnceCell, Semaphore, watch};
 use tokio_rustls::rustls::ClientConfig;
@@ -107,6 +107,17 @@ impl Account {
     /// Returns whether any policy has an allow list.
     pub(super) fn is_listed(&self) -> bool {
         self.in_force.borrow().rules.iter().any(|rules| rules.mode == domain::EgressMode::AllowList)
+    }
+
+    /// Returns whether a policy denies hosts by their names at this port.
+    pub(super) fn denies_names(&self, port: u16) -> bool {
+        self.in_force.borrow().rules.iter().any(|rules| rules.deny.has_names(port))
+    }
+
+    /// Returns whether a policy denies the host that a client names.
+    pub(super) fn denies(&self, name: &str, port: u16) -> bool {
+        let Ok(host) = Host::parse(name) else { return false };
+        self.in_force.borrow().rules.iter().any(|rules| rules.deny.touch_host(&host, port))
     }
 
     /// Counts bytes, and waits until they are within the rate.

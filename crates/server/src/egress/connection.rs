@@ -62,7 +62,7 @@ impl Account {
                 self.note(&shown, port, Some(address), Verdict::Allowed, None);
                 let _open = self.ledger.open(&self.shared.totals);
                 let dialled = self.shared.dialled(address, secrets.as_ref().map_or(port, |secrets| secrets.port));
-                let relay = self.relay(&host, stream, answer, secrets);
+                let relay = self.relay((&host, port), stream, answer, secrets);
                 if let Some(words) = self.while_allowed(&host, dialled, relay, changes).await {
                     self.note(&shown, port, Some(address), Verdict::Denied, Some(words));
                 }
@@ -132,15 +132,15 @@ impl Account {
     /// way.
     async fn relay(
         self: &Arc<Self>,
-        host: &Host,
+        (host, port): (&Host, u16),
         stream: TcpStream,
         answer: Box<dyn EgressAnswer>,
         secrets: Option<Interception>,
     ) -> Option<Cut> {
-        let Some(secrets) = secrets else { return relay::run(self, host, stream.into(), answer).await };
+        let Some(secrets) = secrets else { return relay::run(self, host, port, stream.into(), answer).await };
         let Ok((passed, intercepted)) = UnixStream::pair() else { return Some(Cut::Broken) };
         let interception = secrets.serve(self, host, intercepted, stream);
-        let mut relay = pin!(relay::run(self, host, passed.into(), answer));
+        let mut relay = pin!(relay::run(self, host, port, passed.into(), answer));
         tokio::select! {
             cut = relay.as_mut() => cut,
             () = interception => relay.await,

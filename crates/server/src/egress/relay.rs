@@ -13,9 +13,10 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::account::Account;
-use super::hello::{self, FirstBytes, Hello};
+use super::hello::{self, FirstBytes, HANDSHAKE, Hello};
 use super::host_stream::{HostStream, ReadHalf, WriteHalf};
 use super::ledger::Direction;
+use super::request_head::{self, Head};
 use crate::budget::Reservation;
 
 /// Largest read of what a host sends, in bytes.
@@ -26,13 +27,15 @@ const ACCESS_DENIED: &[u8] = &[21, 3, 3, 0, 2, 2, 49];
 const ALERT_WAIT: Duration = Duration::from_secs(2);
 /// Longest wait of what a host sends for memory.
 const MEMORY_WAIT_MAX: Duration = Duration::from_secs(60);
+/// What ends the head of a request, for one that ends without it.
+const END_OF_HEAD: &[u8] = b"\r\n\r\n";
 /// Longest part of a server name in a reason, in characters.
 const NAME_CHARS_MAX: usize = 100;
 
 /// Reason why an open connection was ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// The name that the TLS client shows is refused: the words of the refusal.
+    /// The name that the client shows, by TLS or HTTP, is refused: the words of the refusal.
     Name(String),
     /// No byte passed for too long.
     Idle,
@@ -73,10 +76,11 @@ impl LastByte {
 }
 
 /// Passes bytes both ways until both directions have ended, and returns the reason if it was cut.
-/// A TLS client has to show the name that it asked for.
+/// A TLS client has to show the name that it asked for, and no client may show one that is denied.
 pub(super) async fn run(
     account: &Arc<Account>,
     host: &Host,
+    port: u16,
     stream: HostStream,
     answer: Box<dyn EgressAnswer>,
 ) -> Option<Cut> {
@@ -92,7 +96,7 @@ pub(super) async fn run(
         held: account.memory().nothing(),
     };
     let Ok(mut from_process) = answer.accept(from.pieces()).await else { return reset(write, Cut::Broken) };
-    let to_host = ToHost { account, host, last: &last };
+    let to_host = ToHost { account, host, port, last: &last };
     let passed = tokio::select! {
         passed = to_host.run(&mut from_process, &mut write) => passed,
         () = broken.cancelled() => Err(Cut::Broken),
@@ -187,13 +191,15 @@ impl FromHost {
 struct ToHost<'a> {
     account: &'a Account,
     host: &'a Host,
+    port: u16,
     last: &'a LastByte,
 }
 
 impl ToHost<'_> {
     async fn run(&self, from_process: &mut ByteStream, write: &mut WriteHalf) -> Result<(), Cut> {
-        // First bytes of a client that has to show a name.
-        let mut first = matches!(self.host, Host::Name(_)).then(Vec::new);
+        let denies_names = self.account.denies_names(self.port);
+        // First bytes of a client that has to show a name, or that may show one that is denied.
+        let mut first = (matches!(self.host, Host::Name(_)) || denies_names).then(Vec::new);
         // Memory for all that can wait here, for as long as anything does.
         let mut held = self.account.memory().nothing();
         loop {
@@ -212,21 +218,21 @@ impl ToHost<'_> {
             let mut piece = piece.map_err(|_| Cut::Broken)?;
             // The end of what the process sends.
             if piece.is_empty() {
-                if first.as_ref().is_some_and(|first| !first.is_empty()) {
-                    return Err(Cut::Name("the TLS client sent half of its first message".to_owned()));
+                if let Some(bytes) = first.take().filter(|bytes| !bytes.is_empty()) {
+                    let ended = [&bytes, END_OF_HEAD].concat();
+                    if bytes[0] == HANDSHAKE || !self.is_shown(&ended, denies_names).map_err(Cut::Name)? {
+                        return Err(Cut::Name("the TLS client sent half of its first message".to_owned()));
+                    }
+                    self.account.pass(Direction::Sent, bytes.len()).await.map_err(|_| Cut::Broken)?;
+                    write.write_all(&bytes).await.map_err(|_| Cut::Broken)?;
                 }
                 write.shutdown().await.map_err(|_| Cut::Broken)?;
                 continue;
             }
             if let Some(bytes) = &mut first {
                 bytes.extend_from_slice(&piece);
-                match hello::read(bytes) {
-                    FirstBytes::Incomplete => continue,
-                    FirstBytes::NotTls => {}
-                    FirstBytes::Hello(hello) => self.check(&hello).map_err(Cut::Name)?,
-                    FirstBytes::Malformed => {
-                        return Err(Cut::Name("the first message of the TLS client makes no sense".to_owned()));
-                    }
+                if !self.is_shown(bytes, denies_names).map_err(Cut::Name)? {
+                    continue;
                 }
                 piece = first.take().unwrap_or_default().into();
             }
@@ -237,13 +243,36 @@ impl ToHost<'_> {
         }
     }
 
-    /// Checks that a TLS client shows the name that it asked for.
+    /// Checks the name in the first bytes of a client; returns false if more of them are needed.
+    fn is_shown(&self, bytes: &[u8], denies_names: bool) -> Result<bool, String> {
+        match hello::read(bytes) {
+            FirstBytes::Incomplete => return Ok(false),
+            FirstBytes::NotTls if !denies_names => {}
+            FirstBytes::NotTls => match request_head::read(bytes) {
+                Head::Incomplete => return Ok(false),
+                Head::NotHttp => {}
+                Head::Hosts(hosts) => hosts.iter().try_for_each(|name| self.check_deny_lists(name, "`Host`"))?,
+                Head::Long => return Err("the head of the HTTP request is too long to find its `Host`".to_owned()),
+            },
+            FirstBytes::Hello(hello) => self.check(&hello)?,
+            FirstBytes::Malformed => return Err("the first message of the TLS client makes no sense".to_owned()),
+        }
+        Ok(true)
+    }
+
+    /// Checks that a TLS client shows the name that it asked for. One that asked for an address may show none.
     fn check(&self, hello: &Hello) -> Result<(), String> {
+        if let Some(name) = &hello.name {
+            self.check_deny_lists(name, "the server name (SNI)")?;
+        }
+        if matches!(self.host, Host::Address(_)) {
+            return Ok(());
+        }
         let Some(name) = &hello.name else {
             return Err("the TLS client shows no server name (SNI); connect by name".to_owned());
         };
         if Host::parse(name).as_ref() != Ok(self.host) {
-            let name: String = name.chars().take(NAME_CHARS_MAX).collect();
+            let name = shortened(name);
             return Err(format!("the TLS client shows the server name `{name}` (SNI) and not the one asked for"));
         }
         if hello.is_encrypted && self.account.is_listed() {
@@ -253,4 +282,19 @@ impl ToHost<'_> {
         }
         Ok(())
     }
+
+    /// Refuses a name that a policy denies, whatever the connection was asked for: many hosts share an address.
+    fn check_deny_lists(&self, name: &str, shown_in: &str) -> Result<(), String> {
+        if self.account.denies(name, self.port) {
+            return Err(format!(
+                "the client shows `{}` in {shown_in}, which the egress policy denies",
+                shortened(name)
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn shortened(name: &str) -> String {
+    name.chars().take(NAME_CHARS_MAX).collect()
 }

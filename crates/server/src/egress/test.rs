@@ -468,3 +468,59 @@ async fn the_service_ends_with_every_connection() {
     assert!(!test.egress.is_served(&test.id));
     assert_eq!(test.counts().open, 0);
 }
+
+/// Returns the first message of a TLS client with this server name.
+fn hello_with(name: &str) -> Vec<u8> {
+    let vector = |width: usize, content: &[u8]| {
+        let count = content.len().to_be_bytes();
+        [&count[count.len() - width..], content].concat()
+    };
+    let names = vector(2, &[vec![0], vector(2, name.as_bytes())].concat());
+    let extensions = vector(2, &[vec![0, 0], vector(2, &names)].concat());
+    let body = [vec![3, 3], vec![7; 32], vec![0], vector(2, &[0x13, 0x01]), vector(1, &[0]), extensions].concat();
+    let message = [vec![1], vector(3, &body)].concat();
+    [vec![22, 3, 1], vector(2, &message)].concat()
+}
+
+#[tokio::test]
+async fn a_denied_name_is_not_reached_by_an_address_or_another_name_either() {
+    let host = listener().await;
+    let test = TestBox::new(config(), policy(EgressMode::Open, &[], &["b.example", "*.bad.example"])).await;
+    let request = |name: &str| format!("GET / HTTP/1.1\r\nhost: {name}\r\n\r\n").into_bytes();
+    for (asked, first) in [
+        ("127.0.0.1", hello_with("b.example")),
+        ("127.0.0.1", hello_with("x.BAD.example")),
+        ("127.0.0.1", request("b.example")),
+        ("127.0.0.1", request("B.Example.:80")),
+        ("a.example", request("b.example")),
+    ] {
+        let (from_host, to_host, mut stream) = test.open(asked, &host).await;
+        let denied = test.counts().denied;
+        for piece in first.chunks(20) {
+            to_host.send(Bytes::copy_from_slice(piece)).await.unwrap();
+        }
+        test.until(|counts| counts.denied > denied).await;
+        let mut reached = Vec::new();
+        let _ = timeout(SOON, stream.read_to_end(&mut reached)).await.expect("the end");
+        assert!(reached.is_empty(), "{asked}: {}", String::from_utf8_lossy(&reached));
+        let (_, decisions) = test.egress.account_of(&test.id);
+        assert!(
+            decisions.iter().any(|it| it.reason.as_ref().is_some_and(|it| it.contains("the egress policy denies")))
+        );
+        drop((from_host, to_host));
+    }
+    for (asked, first) in [
+        ("127.0.0.1", hello_with("a.example")),
+        ("127.0.0.1", request("a.example")),
+        ("127.0.0.1", b"PING\r\n".to_vec()),
+        ("127.0.0.1", b"half a line".to_vec()),
+        ("a.example", b"HALF".to_vec()),
+    ] {
+        let (_from_host, to_host, mut stream) = test.open(asked, &host).await;
+        to_host.send(first.clone().into()).await.unwrap();
+        to_host.send(Bytes::new()).await.unwrap();
+        let mut reached = Vec::new();
+        timeout(SOON, stream.read_to_end(&mut reached)).await.expect("the end").unwrap();
+        assert_eq!(reached, first);
+    }
+}
