@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use domain::{Dialled, EgressRules, Host, OwnerId, SandboxId, SecretUse, Targets};
+use domain::{Dialled, EgressRules, Host, OwnerId, SandboxId, SecretUse, Targets, embedded};
+use rustix::io::Errno;
 use serde_json::json;
 use tokio::sync::{OnceCell, Semaphore, watch};
 use tokio_rustls::rustls::ClientConfig;
@@ -158,11 +159,16 @@ impl Account {
 impl Shared {
     /// Describes an address that is about to be dialled.
     pub(super) fn dialled(&self, address: IpAddr, port: u16) -> Dialled {
-        Dialled { address, port, is_own: is_own(address), is_server_port: self.server_ports.contains(&port) }
+        let is_own = is_own(address) || embedded(address).any(|inner| is_own(inner.into()));
+        Dialled { address, port, is_own, is_server_port: self.server_ports.contains(&port) }
     }
 }
 
-/// Returns whether the address is one of this host: only such a one can be bound to.
-fn is_own(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
+/// Returns whether the address is one of this host: only such a one can be bound to. One that cannot be tried, for
+/// want of ports or descriptors, counts as one.
+pub(super) fn is_own(address: IpAddr) -> bool {
+    let Err(error) = UdpSocket::bind((address, 0)) else { return true };
+    // A kernel without IPv6 has no such address either.
+    let is_other = |code| matches!(Errno::from_raw_os_error(code), Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT);
+    !error.raw_os_error().is_some_and(is_other)
 }

@@ -524,3 +524,23 @@ async fn a_denied_name_is_not_reached_by_an_address_or_another_name_either() {
         assert_eq!(reached, first);
     }
 }
+
+#[tokio::test]
+async fn an_address_that_cannot_be_tried_counts_as_one_of_the_host() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    // In a process by itself, which has no descriptor left.
+    if std::env::var_os("TIDEBOX_TEST_ALONE").is_none() {
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        alone.args(["an_address_that_cannot_be_tried", "--nocapture"]).env("TIDEBOX_TEST_ALONE", "1");
+        let output = alone.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    let other = IpAddr::from([198, 41, 0, 4]);
+    assert!(!super::account::is_own(other) && super::account::is_own(Ipv4Addr::LOCALHOST.into()));
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), maximum: before.maximum }).unwrap();
+    let is_own = super::account::is_own(other);
+    setrlimit(Resource::Nofile, before).unwrap();
+    assert!(is_own);
+}
