@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::select_all;
+use providers::Chain;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -138,6 +139,9 @@ impl App {
             images.stop();
         }
         self.control.egress().ended().await;
+        if let Err(error) = self.control.store_egress_bytes().await {
+            tracing::warn!(error = %Chain(&error), "the bytes that boxes have exchanged cannot be stored");
+        }
         self.control.port_watch().ended().await;
         for group in &mut self.groups {
             while group.tasks.join_next().await.is_some() {}

@@ -133,7 +133,8 @@ impl Control {
         self.trust_authority(sandbox, policies, provider).await?;
         let requests = async { provider.guest(&sandbox.id).await?.egress().await };
         let requests = requests.await.map_err(|error| runtime_error(sandbox, error))?;
-        self.egress.serve(&sandbox.id, sandbox.owner.as_ref(), policies, requests);
+        let exchanged = self.store.egress_bytes(&sandbox.id).await?;
+        self.egress.serve(&sandbox.id, sandbox.owner.as_ref(), policies, exchanged, requests);
         Ok(())
     }
 
@@ -158,6 +159,19 @@ impl Control {
         self.begin_egress(&sandbox, &policies, provider.as_ref()).await
     }
 
+    /// Stores the bytes that boxes have exchanged with hosts, where they are bounded.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn store_egress_bytes(&self) -> Result<()> {
+        let exchanged = self.egress.unstored();
+        if !exchanged.is_empty() {
+            self.store.set_egress_bytes(&exchanged).await?;
+            self.egress.have_stored(&exchanged);
+        }
+        Ok(())
+    }
+
     /// Serves every running box that has policies and is not served: after a restart, or once its
     /// connection broke.
     ///
@@ -173,6 +187,7 @@ impl Control {
                 live.insert(id);
             }
         }
+        self.store_egress_bytes().await?;
         self.egress.keep_only(&live);
         let left = running.into_iter().filter(|(id, _)| !self.egress.is_served(id) && !self.is_in_hand(id));
         let serve = |(id, owner): (SandboxId, Option<OwnerId>)| async move {

@@ -139,6 +139,10 @@ pub(super) struct Ledger {
     limits: EgressLimits,
     started: Instant,
     counters: Counters,
+    /// Bytes that the box had exchanged before they were counted here.
+    before: AtomicU64,
+    /// Bytes that are stored, with those before.
+    stored: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -164,7 +168,14 @@ impl Ledger {
             next_event: Duration::ZERO,
             unsaid: 0,
         };
-        Ledger { limits, started: Instant::now(), counters: Counters::default(), inner: Mutex::new(inner) }
+        Ledger {
+            limits,
+            started: Instant::now(),
+            counters: Counters::default(),
+            before: AtomicU64::new(0),
+            stored: AtomicU64::new(0),
+            inner: Mutex::new(inner),
+        }
     }
 
     /// Takes a token for a new connection, and returns whether there was one.
@@ -175,8 +186,34 @@ impl Ledger {
 
     /// Returns whether the box may still exchange bytes.
     pub(super) fn has_bytes_left(&self) -> bool {
+        self.limits.bytes.is_none_or(|limit| self.exchanged() < limit)
+    }
+
+    /// Continues the count from the stored number of bytes.
+    pub(super) fn resume(&self, stored: u64) {
+        // Of an account that is older than the number, it is a part.
+        self.before.fetch_max(stored.saturating_sub(self.counted()), Ordering::Relaxed);
+        self.stored.fetch_max(stored, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes that are to be stored, if there is a bound on them and some are not stored yet.
+    pub(super) fn unstored(&self) -> Option<u64> {
+        let exchanged = self.exchanged();
+        (self.limits.bytes.is_some() && exchanged > self.stored.load(Ordering::Relaxed)).then_some(exchanged)
+    }
+
+    /// Notes that this number of bytes is stored.
+    pub(super) fn has_stored(&self, bytes: u64) {
+        self.stored.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    fn exchanged(&self) -> u64 {
+        self.before.load(Ordering::Relaxed).saturating_add(self.counted())
+    }
+
+    fn counted(&self) -> u64 {
         let counts = self.counters.counts();
-        self.limits.bytes.is_none_or(|limit| counts.bytes_sent.saturating_add(counts.bytes_received) < limit)
+        counts.bytes_sent.saturating_add(counts.bytes_received)
     }
 
     /// Counts a connection as open for as long as the result lives.

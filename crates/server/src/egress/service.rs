@@ -112,9 +112,18 @@ impl Egress {
         self.boxes.lock().get(id).is_some_and(|account| account.is_served())
     }
 
-    /// Serves the requests of a box until their stream ends, or another one is served.
-    pub fn serve(&self, id: &SandboxId, owner: Option<&OwnerId>, policies: &SandboxEgress, requests: EgressRequests) {
+    /// Serves the requests of a box until their stream ends, or another one is served. `exchanged` are the bytes that
+    /// are stored of it.
+    pub fn serve(
+        &self,
+        id: &SandboxId,
+        owner: Option<&OwnerId>,
+        policies: &SandboxEgress,
+        exchanged: u64,
+        requests: EgressRequests,
+    ) {
         let account = self.account(id);
+        account.ledger.resume(exchanged);
         account.in_force.send_replace(self.in_force(owner, policies));
         let (receiving, stop) = (Receiving::begin(&account), self.stop.clone());
         self.tasks.spawn(async move { stop.run_until_cancelled(account.serve(requests, receiving)).await });
@@ -151,9 +160,29 @@ impl Egress {
         unserved.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Forgets the boxes that are not in `live`.
+    /// Returns the boxes whose bytes are bounded and not stored yet, with their numbers.
+    #[must_use]
+    pub fn unstored(&self) -> Vec<(SandboxId, u64)> {
+        let boxes = self.boxes.lock();
+        boxes.iter().filter_map(|(id, account)| Some((id.clone(), account.ledger.unstored()?))).collect()
+    }
+
+    /// Notes that these numbers are stored.
+    pub fn have_stored(&self, exchanged: &[(SandboxId, u64)]) {
+        let boxes = self.boxes.lock();
+        for (id, bytes) in exchanged {
+            if let Some(account) = boxes.get(id) {
+                account.ledger.has_stored(*bytes);
+            }
+        }
+    }
+
+    /// Forgets the boxes that are not in `live`, once their bytes are stored.
     pub fn keep_only(&self, live: &HashSet<SandboxId>) {
-        self.boxes.lock().retain(|id, account| live.contains(id) || account.is_served());
+        let is_needed = |account: &Account| {
+            account.is_served() || account.ledger.counts().open > 0 || account.ledger.unstored().is_some()
+        };
+        self.boxes.lock().retain(|id, account| live.contains(id) || is_needed(account));
     }
 
     /// Waits until the connections have ended, after the stop token was cancelled.

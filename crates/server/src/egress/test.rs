@@ -128,7 +128,7 @@ impl TestBox {
         let id = SandboxId::from_entropy([1; 10]);
         let (requests, received) = requests();
         let owner = owner.map(|owner| OwnerId::parse(owner).unwrap());
-        egress.serve(&id, owner.as_ref(), &policies, received);
+        egress.serve(&id, owner.as_ref(), &policies, 0, received);
         TestBox { egress, id, requests, stop, _dir: dir }
     }
 
@@ -438,7 +438,7 @@ async fn a_later_receiver_takes_over_and_connections_go_on() {
     let (mut from_host, to_host, mut stream) = test.open("a.example", &host).await;
     let (later, received) = requests();
     let own = policy(EgressMode::AllowList, &["a.example"], &[]);
-    test.egress.serve(&test.id, None, &SandboxEgress { template: None, own }, received);
+    test.egress.serve(&test.id, None, &SandboxEgress { template: None, own }, 0, received);
     // The agent ends the earlier one.
     drop(std::mem::replace(&mut test.requests, later));
     drop(test.open("a.example", &host).await);

@@ -511,6 +511,10 @@ async fn policies_on_connections_are_kept_with_a_sandbox(store: &dyn Store) {
     let after = SandboxEgress { template: Some(template), own: own.clone() };
     assert_eq!(store.set_egress(&id(180), own.clone()).await.unwrap(), Some(after.clone()));
     assert_eq!(store.egress(&id(180)).await.unwrap(), Some(after));
+    assert_eq!(store.egress_bytes(&id(180)).await.unwrap(), 0);
+    store.set_egress_bytes(&[(id(180), 1 << 40), (id(199), 7)]).await.unwrap();
+    assert_eq!(store.egress_bytes(&id(180)).await.unwrap(), 1 << 40);
+    assert_eq!(store.egress_bytes(&id(199)).await.unwrap(), 0);
     store.set_egress(&id(181), own.clone()).await.unwrap();
     assert_eq!(store.with_egress("local").await.unwrap().len(), 2);
     store.set_egress(&id(181), EgressPolicy::default()).await.unwrap();

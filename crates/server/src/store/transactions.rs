@@ -84,6 +84,14 @@ pub trait Store: AuditStore + PoolStore + SnapshotStore + Workers + fmt::Debug +
     /// no other rows.
     async fn with_egress(&self, worker: &str) -> Result<Vec<(SandboxId, Option<OwnerId>)>>;
 
+    /// Returns the bytes that a sandbox has exchanged with hosts, as far as they were stored; 0 if there is no such
+    /// sandbox.
+    async fn egress_bytes(&self, id: &SandboxId) -> Result<u64>;
+
+    /// Stores the bytes that sandboxes have exchanged with hosts, all of them or none. One that does not exist is left
+    /// out.
+    async fn set_egress_bytes(&self, exchanged: &[(SandboxId, u64)]) -> Result<()>;
+
     /// Checks that the store can be read and written.
     async fn check(&self) -> Result<()>;
 

@@ -32,6 +32,28 @@ pub(super) async fn set(pool: &Connections, id: &SandboxId, own: EgressPolicy) -
     Ok(Some(after))
 }
 
+pub(super) async fn bytes(pool: &Connections, id: &SandboxId) -> Result<u64> {
+    let bytes: Option<i64> = sqlx::query_scalar("SELECT egress_bytes FROM sandboxes WHERE id = $1")
+        .bind(id.as_str())
+        .fetch_optional(pool)
+        .await?;
+    Ok(bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0))
+}
+
+pub(super) async fn set_bytes(pool: &Connections, exchanged: &[(SandboxId, u64)]) -> Result<()> {
+    let mut writer = pool.acquire().await?;
+    let mut tx = writer.begin().await?;
+    for (id, bytes) in exchanged {
+        sqlx::query("UPDATE sandboxes SET egress_bytes = $1 WHERE id = $2")
+            .bind(i64::try_from(*bytes).unwrap_or(i64::MAX))
+            .bind(id.as_str())
+            .execute(&mut *tx)
+            .await?;
+    }
+    tx.commit().await?;
+    Ok(())
+}
+
 pub(super) async fn running(pool: &Connections, worker: &str) -> Result<Vec<(SandboxId, Option<OwnerId>)>> {
     let rows = sqlx::query(
         "SELECT id, owner_id FROM sandboxes WHERE state = 'running' AND egress IS NOT NULL AND worker_id = $1",

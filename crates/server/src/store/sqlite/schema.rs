@@ -25,6 +25,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0015.sql"),
     include_str!("schema/0016.sql"),
     include_str!("schema/0017.sql"),
+    include_str!("schema/0018.sql"),
 ];
 
 /// Upgrades the file to the current schema, each step in a transaction.

@@ -188,6 +188,14 @@ impl Store for Sqlite {
         egress::set(&self.writer, id, own).await
     }
 
+    async fn egress_bytes(&self, id: &SandboxId) -> Result<u64> {
+        egress::bytes(&self.readers, id).await
+    }
+
+    async fn set_egress_bytes(&self, exchanged: &[(SandboxId, u64)]) -> Result<()> {
+        egress::set_bytes(&self.writer, exchanged).await
+    }
+
     async fn with_egress(&self, worker: &str) -> Result<Vec<(SandboxId, Option<OwnerId>)>> {
         egress::running(&self.readers, worker).await
     }

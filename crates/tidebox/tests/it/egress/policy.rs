@@ -123,3 +123,40 @@ async fn a_policy_that_makes_no_sense_is_refused_by_the_entry_that_is_at_fault()
     server.post("/sandboxes", json!({"egress": unknown})).await.refused(404, "not_found", words);
     server.get("/sandboxes/sb-aaaaaaaaaaaaaaaa/egress").await.refused(404, "not_found", "does not exist");
 }
+
+/// Downloads zeros until something ends it, and returns how many came, in KiB.
+async fn download(server: &TestServer, id: &str, port: u16) -> u64 {
+    let line = format!("curl -sS -m 20 http://web.example:{port}/ 2>/dev/null | wc -c");
+    server.output(id, &line).await.trim().parse::<u64>().unwrap() / 1024
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_bound_on_all_bytes_outlives_the_server() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let host = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let head = b"HTTP/1.1 200 OK\r\nContent-Length: 716800\r\nConnection: close\r\n\r\n";
+            let sent = tokio::io::AsyncWriteExt::write_all(&mut stream, &[&head[..], &[0; 700 << 10]].concat()).await;
+            // Until the client has hung up, so that it gets all.
+            let _ = (sent, tokio::io::copy(&mut stream, &mut tokio::io::sink()).await);
+        }
+    });
+    let settings =
+        format!("{NATIVE} egress.internal=127.0.0.1:{port} egress.hosts.web.example=127.0.0.1 egress.max_mb=1");
+    let mut server = TestServer::start(&settings).await;
+    let id = server.spawn_with(json!({"egress": {"mode": "open"}})).await;
+    assert_eq!(download(&server, &id, port).await, 700);
+    assert_eq!(server.terminate(), Some(0));
+    server.launch().await;
+    assert!(download(&server, &id, port).await < 400, "what came before counts");
+    let refused = server.output(&id, &format!("curl -sS -m 20 http://web.example:{port}/ 2>&1 || true")).await;
+    assert!(refused.contains("all the bytes that it may"), "{refused}");
+    // A crash loses what was exchanged within a second before it.
+    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+    server.kill();
+    server.launch().await;
+    let refused = server.output(&id, &format!("curl -sS -m 20 http://web.example:{port}/ 2>&1 || true")).await;
+    assert!(refused.contains("all the bytes that it may"), "{refused}");
+    host.abort();
+}
