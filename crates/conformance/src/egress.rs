@@ -5,6 +5,7 @@ use providers::{EgressRefusal, EgressRequest, EgressRequests, Error, Spec};
 
 use super::case::{Case, case};
 use super::connection::{Connection, input};
+use super::exec::DIRECT;
 use super::subject::{Inside, Subject, argv, eventually, noise, soon};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -330,7 +331,7 @@ async fn variables(subject: Subject) {
     let url = ran.text().trim().split('|').next().unwrap().to_owned();
     assert!(url.starts_with("http://") && url.contains("127.0.0.1:"), "{url}");
     assert_eq!(ran.text().trim(), [url.as_str(); 5].join("|"));
-    assert_eq!(inside.sh("echo $no_proxy $NO_PROXY").await.text().trim(), ["localhost,127.0.0.1,::1"; 2].join(" "));
+    assert_eq!(inside.sh("echo $no_proxy $NO_PROXY").await.text().trim(), [DIRECT; 2].join(" "));
     let mut own = argv(&["/bin/sh", "-c", show]);
     own.env.insert("HTTP_PROXY".to_owned(), "http://own.example".to_owned());
     own.env.insert("https_proxy".to_owned(), String::new());

@@ -10,7 +10,7 @@ use super::case::{Case, case};
 use super::subject::{EVENTUALLY, Subject, argv, eventually, noise, pieces, sh, soon};
 
 /// Hosts that programs reach without the box's proxy.
-const DIRECT: &str = "localhost,127.0.0.1,::1";
+pub(super) const DIRECT: &str = "localhost,127.0.0.1,::1,0.0.0.0,[::1],127.0.0.0/8";
 
 pub(super) fn cases() -> Vec<Case> {
     vec![

@@ -4,6 +4,7 @@ mod datagram;
 mod dns;
 mod forward;
 mod http;
+mod inside;
 mod name_server;
 mod names;
 mod output;

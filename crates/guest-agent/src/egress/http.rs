@@ -24,6 +24,7 @@ use tokio::task::spawn_local;
 use tokio::time::timeout;
 
 use super::forward::{HTTP_PORT, prepare, strip};
+use super::inside;
 use super::output::Output;
 use super::refusal::Refusal;
 use super::requests::{Accepted, Requests};
@@ -99,6 +100,16 @@ impl Session {
     /// Makes a tunnel: what the process sends from now on goes to the host as it is.
     async fn tunnel(&self, mut request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
         let target = Target::parse(request.uri().authority().map_or("", |it| it.as_str()), None)?;
+        if let Some(inside) = self.requests.dial_inside(&target).await {
+            let (upgrade, permit) = (upgrade::on(&mut request), Rc::clone(&self.permit));
+            spawn_local(async move {
+                let Ok(process) = upgrade.await else { return };
+                // The end of either side is the end of both.
+                drop(inside::relay(TokioIo::new(process), inside).await);
+                drop(permit);
+            });
+            return Ok(Response::new(Either::Right(Full::default())));
+        }
         let Accepted { input, reply } = self.requests.ask(&target).await?;
         let (upgrade, permit) = (upgrade::on(&mut request), Rc::clone(&self.permit));
         spawn_local(async move {
@@ -152,7 +163,10 @@ impl Session {
                 Err(mut error) => request = error.take_message().ok_or_else(no_answer)?,
             }
         }
-        let mut sender = upstream::open(self.requests.ask(target).await?).await?;
+        let mut sender = match self.requests.dial_inside(target).await {
+            Some(inside) => upstream::inside(inside).await?,
+            None => upstream::open(self.requests.ask(target).await?).await?,
+        };
         let response = sender.send_request(request).await.map_err(|_| no_answer())?;
         Ok((sender, response))
     }

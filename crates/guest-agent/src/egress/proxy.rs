@@ -49,6 +49,11 @@ impl Proxy {
         let first = bind(Ipv4Addr::LOCALHOST.into(), port).or_else(|_| bind(Ipv4Addr::LOCALHOST.into(), 0))?;
         // A box without IPv6 has no second one.
         let second = bind(Ipv6Addr::LOCALHOST.into(), first.local_addr()?.port()).ok();
+        match network {
+            Network::Loopback | Network::Own => requests.allow_inside(first.local_addr()?.port()),
+            // The loopback is that of the host, which a process reaches by itself or not at all.
+            Network::Shared => {}
+        }
         let listeners = [Some(first), second].into_iter().flatten().collect();
         Proxy::serve(listeners, password, requests)
     }
@@ -57,7 +62,11 @@ impl Proxy {
     /// connections of the box to.
     pub(super) fn listen_on(sockets: Vec<OwnedFd>, requests: Rc<Requests>) -> io::Result<Rc<Proxy>> {
         let listener = |socket| TcpListener::from_std(std::net::TcpListener::from(socket));
-        Proxy::serve(sockets.into_iter().map(listener).collect::<io::Result<_>>()?, None, requests)
+        let listeners = sockets.into_iter().map(listener).collect::<io::Result<Vec<_>>>()?;
+        if let Some(first) = listeners.first() {
+            requests.allow_inside(first.local_addr()?.port());
+        }
+        Proxy::serve(listeners, None, requests)
     }
 
     fn serve(listeners: Vec<TcpListener>, password: Option<String>, requests: Rc<Requests>) -> io::Result<Rc<Proxy>> {

@@ -7,6 +7,8 @@ use hyper::ext::ReasonPhrase;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, PROXY_AUTHENTICATE};
 use hyper::{Response, StatusCode};
 
+use super::target::Target;
+
 /// Header with the name of the reason.
 const REASON_HEADER: HeaderName = HeaderName::from_static("tidebox-egress");
 /// Codes of SOCKS5.
@@ -47,6 +49,11 @@ impl Refusal {
     pub(super) fn no_network() -> Refusal {
         let message = "this sandbox has no network; spawn it with an egress policy, or ask its operator for one";
         Refusal { status: 403, name: "no-network", message: message.to_owned() }
+    }
+
+    /// Makes the refusal of a connection to the box itself, where nothing takes it.
+    pub(super) fn nothing_listens(target: &Target) -> Refusal {
+        Refusal::unreachable(format!("nothing listens at {}:{} in this sandbox", target.host, target.port))
     }
 
     /// Makes the refusal while no server receives.

@@ -9,9 +9,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use guest_protocol::{EGRESS_CONNECTIONS_MAX, EGRESS_WAIT, EgressRefuse, EgressRow, Failure};
 use hyper::body::Incoming;
+use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
+use super::inside;
 use super::names::{Found, Names};
 use super::output::Output;
 use super::refusal::Refusal;
@@ -29,6 +31,8 @@ pub(super) struct Requests {
     receiver: watch::Sender<Option<mpsc::Sender<Bytes>>>,
     /// True once there was a receiver.
     had_receiver: Cell<bool>,
+    /// Port of the proxy, if what listens at its loopback is the box's alone.
+    own_port: Cell<Option<u16>>,
     /// Names that processes know by an address of the agent's, if they are led to it.
     names: Option<Rc<Names>>,
 }
@@ -51,6 +55,7 @@ impl Default for Requests {
             waiting: RefCell::default(),
             receiver: watch::Sender::new(None),
             had_receiver: Cell::default(),
+            own_port: Cell::default(),
             names: None,
         }
     }
@@ -65,10 +70,21 @@ impl Requests {
         self.names.as_ref()
     }
 
+    /// Allows connections to processes of the box itself. `own` is the port of the proxy.
+    pub(super) fn allow_inside(&self, own: u16) {
+        self.own_port.set(Some(own));
+    }
+
+    /// Connects to a process of the box itself; `None` if the target is none.
+    pub(super) async fn dial_inside(&self, target: &Target) -> Option<TcpStream> {
+        inside::dial(target, self.own_port.get()?).await
+    }
+
     /// Asks the server for a connection. Dropping the future takes the request back.
     pub(super) async fn ask(&self, target: &Target) -> Answer {
         if !self.had_receiver.get() {
-            return Err(Refusal::no_network());
+            let is_the_box = self.own_port.get().is_some() && inside::is_the_box(&target.host);
+            return Err(if is_the_box { Refusal::nothing_listens(target) } else { Refusal::no_network() });
         }
         let host = self.host(target)?;
         let id = self.next.get();

@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
+use super::inside;
 use super::output::Output;
 use super::refusal::Refusal;
 use super::requests::Requests;
@@ -43,6 +44,14 @@ pub(super) async fn serve(
     wait: Duration,
 ) {
     let Ok(Ok(Some(asked))) = timeout(wait, greet(&mut stream, credentials)).await else { return };
+    if let Ok(target) = &asked
+        && let Some(inside) = requests.dial_inside(target).await
+    {
+        if reply(&mut stream, DONE).await.is_ok() {
+            drop(inside::relay(stream, inside).await);
+        }
+        return;
+    }
     let answer = match asked {
         Ok(target) => tokio::select! {
             answer = requests.ask(&target) => answer.map_err(|refusal| refusal.socks()),

@@ -9,6 +9,7 @@ use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
 use super::output::{Output, PIPE_BYTES};
@@ -25,6 +26,14 @@ pub(super) async fn open(accepted: Accepted) -> Result<SendRequest<Incoming>, Re
     let opened = http1::Builder::new().preserve_header_case(true).handshake(io).await;
     let (sender, connection) = opened.map_err(|_| broken())?;
     // Its failure is that of the request that is under way.
+    spawn_local(async move { drop(connection.with_upgrades().await) });
+    Ok(sender)
+}
+
+/// Begins to speak HTTP with a process of the box itself.
+pub(super) async fn inside(stream: TcpStream) -> Result<SendRequest<Incoming>, Refusal> {
+    let opened = http1::Builder::new().preserve_header_case(true).handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = opened.map_err(|_| Refusal::unreachable("the connection in the sandbox broke"))?;
     spawn_local(async move { drop(connection.with_upgrades().await) });
     Ok(sender)
 }

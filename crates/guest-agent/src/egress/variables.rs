@@ -1,7 +1,7 @@
 //! Variables by which programs find the proxy.
 
 /// Hosts that are reached without the proxy: the box itself.
-const DIRECT: &str = "localhost,127.0.0.1,::1";
+const DIRECT: &str = "localhost,127.0.0.1,::1,0.0.0.0,[::1],127.0.0.0/8";
 
 /// Returns the variables for a proxy at this port of the loopback.
 pub(super) fn variables(port: u16, password: Option<&str>) -> Vec<(&'static str, String)> {

@@ -160,3 +160,27 @@ async fn the_bound_on_all_bytes_outlives_the_server() {
     assert!(refused.contains("all the bytes that it may"), "{refused}");
     host.abort();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_box_reaches_its_own_services_however_it_names_itself() {
+    let (_host, server) = with_host().await;
+    for policy in [json!({"mode": "none"}), json!({"mode": "open"})] {
+        let id = server.spawn_with(json!({"egress": policy})).await;
+        server.output(&id, "exec python3 -m http.server 8000 --bind :: </dev/null >/dev/null 2>&1 &").await;
+        server.until("it listens", async || server.output(&id, "cat /proc/net/tcp6").await.contains(":1F40 ")).await;
+        for host in ["0.0.0.0", "127.0.0.2", "[::1]", "localhost", "a.localhost", "$(uname -n)"] {
+            // By its variables, and where a program does not heed `NO_PROXY`.
+            for options in ["", "--noproxy ''", "--noproxy '' -p", "--noproxy '' -x socks5h://127.0.0.1:7424"] {
+                let line =
+                    format!("curl -sS -m 20 -o /dev/null -w '%{{http_code}}' {options} http://{host}:8000/ 2>&1; true");
+                assert_eq!(server.output(&id, &line).await, "200", "{line}");
+            }
+        }
+        // The proxy does not speak with itself, and says what is not there.
+        for port in [7424, 8001] {
+            let line = format!("curl -sS -m 20 --noproxy '' http://127.0.0.2:{port}/ 2>&1; true");
+            let said = server.output(&id, &line).await;
+            assert!(said.contains("nothing listens") || said.contains("loopback"), "{said}");
+        }
+    }
+}
