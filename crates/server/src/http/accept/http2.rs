@@ -4,6 +4,7 @@
 //! The streams are those of `h2`, not of hyper, which bounds neither the time for which a client
 //! opens no window nor the pieces that small frames are kept in.
 
+mod frames;
 mod received;
 mod stream;
 
@@ -25,6 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 
+use self::frames::{Counted, Excess};
 use self::received::received;
 use self::stream::{Answering, Room, SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES};
 use super::idle::Turn;
@@ -54,6 +56,7 @@ pub(super) async fn converse<S>(stream: S, from: Origin, turn: Turn, service: Ar
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let (stream, excess) = Counted::new(stream);
     let handshake = Builder::new()
         .max_concurrent_streams(STREAMS_MAX)
         .initial_window_size(STREAM_WINDOW_BYTES)
@@ -79,6 +82,7 @@ where
         arriving: FuturesUnordered::new(),
         count: 0,
         resets: 0,
+        excess,
         alive,
         quiet: None,
         is_leaving: false,
@@ -105,7 +109,7 @@ where
             }
             Event::Quiet => return conversation.leave(Reason::NO_ERROR).await,
             Event::Abuse => {
-                tracing::debug!(from = ?from.address, "a client takes back what it asks for; its connection is closed");
+                tracing::debug!(from = ?from.address, "a client asks for nothing that it keeps; its connection is closed");
                 return conversation.leave(Reason::ENHANCE_YOUR_CALM).await;
             }
             // Errors of a client that breaks the protocol or hangs up are ignored.
@@ -128,7 +132,7 @@ enum Event {
     Request(Box<(Request<RecvStream>, SendResponse<Bytes>)>),
     /// No request is under way, and none came for as long as the connection waits.
     Quiet,
-    /// The client has taken back too many requests.
+    /// The client has taken back too many requests, or sent too many frames that ask for nothing.
     Abuse,
     End,
 }
@@ -145,6 +149,8 @@ struct Conversation<S> {
     count: usize,
     /// Number of those that were taken back.
     resets: usize,
+    /// Sign that the client has sent too many frames that ask for nothing.
+    excess: Excess,
     /// Future that ends once the client is taken for dead.
     alive: BoxFuture<'static, ()>,
     /// Wait for the next request.
@@ -174,7 +180,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
         while let Poll::Ready(Some(ended)) = self.answering.poll_join_next(context) {
             self.resets += usize::from(ended.unwrap_or(false));
         }
-        if self.resets > RESETS_MAX.max(self.count / 2) {
+        if self.excess.is_there() || self.resets > RESETS_MAX.max(self.count / 2) {
             return Poll::Ready(Event::Abuse);
         }
         // An answer that is complete may wait to be written.

@@ -137,6 +137,29 @@ async fn settings_and_pings_without_end_take_no_memory_and_hold_nothing_up() {
 }
 
 #[tokio::test]
+async fn frames_that_ask_for_nothing_end_the_connection_and_a_few_do_not() {
+    let server = TestServer::start(MOCK).await;
+    for piece in [
+        frame(PING, 0, 0, &[7; 8]),
+        frame(SETTINGS, 0, 0, &[]),
+        frame(WINDOW_UPDATE, 0, 0, &1_u32.to_be_bytes()),
+        frame(2, 0, 5, &[0, 0, 0, 0, 1]),
+        frame(0xfa, 0, 0, b"unknown"),
+    ] {
+        let kind = piece[3];
+        let mut few = Raw::open(&server).await;
+        few.send(&[piece.repeat(1000), get(1, "/api/v1/live"), frame(GOAWAY, 0, 0, &[0; 8])].concat()).await;
+        let frames = few.frames(PATIENCE).await;
+        assert!(frames.iter().any(|(kind, _, stream, _)| (*kind, *stream) == (DATA, 1)), "{kind}: {frames:?}");
+        let mut raw = Raw::open(&server).await;
+        raw.send(&piece.repeat(40_000)).await;
+        // A client that goes on sending may not see the reason.
+        assert!(raw.reason(PATIENCE).await.is_none_or(|reason| reason == ENHANCE_YOUR_CALM), "{kind}");
+        Client::to(&server).await.is_healthy().await;
+    }
+}
+
+#[tokio::test]
 async fn pieces_of_a_body_without_bytes_end_the_connection() {
     let server = TestServer::start(MOCK).await;
     let mut raw = Raw::open(&server).await;
