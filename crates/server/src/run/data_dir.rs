@@ -37,9 +37,23 @@ pub(super) fn sealing_key(data_dir: &Path, file: Option<&Path>) -> Result<Sealin
     if file.is_none() {
         make_sealing_key(path).map_err(failed)?;
     }
+    warn_if_open(path).map_err(failed)?;
     let bytes = Zeroizing::new(std::fs::read(path).map_err(failed)?);
     let key = bytes.as_slice().try_into().map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
     Ok(SealingKey::new(key))
+}
+
+/// Logs a warning if others than the owner may read or change a key.
+fn warn_if_open(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(path)?.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        tracing::warn!(
+            path = %path.display(), mode = %format_args!("{mode:04o}"),
+            "others may read or change this key; make it the server's alone: chmod 600"
+        );
+    }
+    Ok(())
 }
 
 /// Writes a new key, unless the file has content.
@@ -75,5 +89,7 @@ pub(super) fn preview_key(data_dir: &Path) -> Result<PreviewKey, Failure> {
         };
         Ok(PreviewKey::new(bytes))
     };
-    key().map_err(|source| Failure::DataDir { path: path.display().to_string(), source })
+    key()
+        .and_then(|key| warn_if_open(&path).map(|()| key))
+        .map_err(|source| Failure::DataDir { path: path.display().to_string(), source })
 }

@@ -156,9 +156,11 @@ async fn secrets_open_with_the_key_that_they_were_sealed_with_only() {
     let own = std::fs::read(&key).unwrap();
     assert_eq!(own.len(), 32);
     std::fs::write(&key, [7; 32]).unwrap();
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
     site.server.expect_trouble("sealed with another key");
     site.server.expect_trouble("a request failed");
     site.server.launch().await;
+    assert!(site.server.log_text().contains("others may read or change this key"), "it is warned about");
     let policy = json!({"egress": {"mode": "open", "secrets": ["key"]}});
     let other = site.server.spawn_with(policy).await;
     let answer = site.curl(&other, "https://HERE/").await;
