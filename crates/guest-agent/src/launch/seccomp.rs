@@ -11,8 +11,9 @@ mod test;
 use libc::sock_filter;
 
 use rules::{
-    Check, INTERFACES_REFUSED, INTERFACES_SLOWED, IPV4_SLOWED, IPV6_REFUSED, IPV6_SLOWED, KNOWN_LAST, MEMBERS_READ,
-    RARE_PROTOCOLS, Rule, SOCKET_PROGRAMS, Setting, Span, TCP_REFUSED, TYPING,
+    CONSOLE, Check, INTERFACES_REFUSED, INTERFACES_SLOWED, IPV4_SLOWED, IPV6_REFUSED, IPV6_SLOWED, KNOWN_LAST,
+    MAP_HUGE, MEMBERS_READ, MEMFD_EXCLUSIVE, MEMFD_HUGE, MEMFD_UNKNOWN, Memory, NAMESPACES, RARE_PROTOCOLS, Rule,
+    SHARED_HUGE, SOCKET_PROGRAMS, Setting, Span, TCP_REFUSED, TIME_NAMESPACE, TYPING, UNSHARED,
 };
 
 /// Offsets in the kernel's input of a filter: number, architecture, instruction pointer, and six
@@ -44,6 +45,9 @@ const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 /// Answer that makes the call wait until the listener of the filter lets it continue.
 const ASK: u32 = libc::SECCOMP_RET_USER_NOTIF;
+/// Answer of the kernel to flags that it does not know, or that exclude each other.
+const INVALID: sock_filter =
+    sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: refuse(libc::EINVAL) };
 
 /// A jump of a filter that does not fit its eight bits.
 #[derive(Debug)]
@@ -151,12 +155,15 @@ fn check(check: Check, slowed: u32) -> Result<Vec<sock_filter>, TooLong> {
     Ok(match check {
         Check::Allow => vec![answer(ALLOW)],
         Check::Refuse(errno) => vec![answer(refuse(errno))],
-        Check::NoBits { argument, mask, errno } => {
-            vec![load_argument(argument), jump(libc::BPF_JSET, mask, 0, 1), answer(refuse(errno)), answer(ALLOW)]
+        Check::RefuseKnown { argument, known, errno } => {
+            vec![load_argument(argument), jump(libc::BPF_JSET, !known, 0, 1), INVALID, answer(refuse(errno))]
         }
+        Check::Clone { refused } => clone(refused),
+        Check::Unshare => unshare(),
+        Check::Huge(memory) => huge(memory),
         Check::NotOneOf { argument, values } => listed(argument, values, refuse(libc::EPERM), ALLOW)?,
         Check::OneOf { argument, values } => listed(argument, values, ALLOW, refuse(libc::EPERM))?,
-        Check::Socket => socket(),
+        Check::Socket => socket()?,
         Check::Ioctl => ioctl(slowed),
         Check::SetOption => set_option(slowed)?,
         Check::GetOption => {
@@ -177,37 +184,147 @@ fn listed(argument: u32, values: &[u32], found: u32, not_found: u32) -> Result<V
     Ok(code)
 }
 
-/// Allows local and internet sockets, and the one netlink protocol that programs use to list
-/// interfaces.
-fn socket() -> Vec<sock_filter> {
-    let [unix, inet, inet6, netlink] =
-        [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(i32::unsigned_abs);
-    let [several_paths, partial_checksums] = RARE_PROTOCOLS;
+/// Refuses new namespaces, as a kernel does that does not let the caller make any: what excludes each
+/// other is found first.
+fn clone(refused: u32) -> Vec<sock_filter> {
+    let [mounts, users, pids, paths, thread] =
+        [libc::CLONE_NEWNS, libc::CLONE_NEWUSER, libc::CLONE_NEWPID, libc::CLONE_FS, libc::CLONE_THREAD]
+            .map(i32::unsigned_abs);
     vec![
         load_argument(0),
-        jump(libc::BPF_JEQ, unix, 10, 0),
-        jump(libc::BPF_JEQ, inet, 2, 0),
-        jump(libc::BPF_JEQ, inet6, 1, 0),
-        jump(libc::BPF_JEQ, netlink, 3, 5),
-        load_argument(2),
-        jump(libc::BPF_JEQ, several_paths, 4, 0),
-        jump(libc::BPF_JEQ, partial_checksums, 3, 4),
-        load_argument(2),
-        jump(libc::BPF_JEQ, libc::NETLINK_ROUTE.unsigned_abs(), 2, 0),
-        answer(refuse(libc::EAFNOSUPPORT)),
-        answer(refuse(libc::EPROTONOSUPPORT)),
+        jump(libc::BPF_JSET, refused, 1, 0),
+        answer(ALLOW),
+        jump(libc::BPF_JSET, mounts | users, 0, 1),
+        jump(libc::BPF_JSET, paths, 2, 0),
+        jump(libc::BPF_JSET, users | pids, 0, 2),
+        jump(libc::BPF_JSET, thread, 0, 1),
+        INVALID,
+        answer(refuse(libc::EPERM)),
+    ]
+}
+
+/// Lets a thread stop to share its working directory, files and the like, and refuses new namespaces.
+/// Later kernels may have more of these.
+fn unshare() -> Vec<sock_filter> {
+    let namespaces = NAMESPACES | TIME_NAMESPACE;
+    vec![
+        load_upper_half(0),
+        jump(libc::BPF_JEQ, 0, 0, 2),
+        load_argument(0),
+        jump(libc::BPF_JSET, !(namespaces | UNSHARED), 0, 1),
+        INVALID,
+        jump(libc::BPF_JSET, namespaces, 0, 1),
+        answer(refuse(libc::EPERM)),
         answer(ALLOW),
     ]
 }
 
+/// Refuses huge pages. Flags that the kernel refuses by themselves are left to it, or answered as it
+/// would: programs ask with them what it knows.
+fn huge(memory: Memory) -> Vec<sock_filter> {
+    let none_left = answer(refuse(libc::ENOMEM));
+    let only_if = |mask| [jump(libc::BPF_JSET, mask, 1, 0), answer(ALLOW)];
+    match memory {
+        Memory::File => {
+            let [executable, sealed] = MEMFD_EXCLUSIVE;
+            let mut code = vec![load_argument(1)];
+            code.extend(only_if(MEMFD_HUGE));
+            code.extend([
+                jump(libc::BPF_JSET, MEMFD_UNKNOWN, 2, 0),
+                jump(libc::BPF_JSET, executable, 0, 2),
+                jump(libc::BPF_JSET, sealed, 0, 1),
+                INVALID,
+                none_left,
+            ]);
+            code
+        }
+        Memory::Mapping => {
+            let mut code = vec![load_argument(3)];
+            code.extend(only_if(MAP_HUGE));
+            // Of a file it is an error, since no file of a box has huge pages.
+            code.extend(only_if(libc::MAP_ANONYMOUS.unsigned_abs()));
+            let kinds = libc::MAP_TYPE.unsigned_abs();
+            code.extend([
+                instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, kinds, 0, 0),
+                jump(libc::BPF_JEQ, 0, 1, 0),
+                jump(libc::BPF_JGT, libc::MAP_SHARED_VALIDATE.unsigned_abs(), 0, 1),
+                INVALID,
+                none_left,
+            ]);
+            code
+        }
+        Memory::Segment => {
+            let mut code = vec![load_argument(2)];
+            code.extend(only_if(SHARED_HUGE));
+            code.extend([
+                jump(libc::BPF_JSET, libc::IPC_CREAT.unsigned_abs(), 2, 0),
+                load_argument(0),
+                // It looks for a segment that there is, or is not.
+                jump(libc::BPF_JEQ, libc::IPC_PRIVATE.unsigned_abs(), 0, 1),
+                none_left,
+                answer(ALLOW),
+            ]);
+            code
+        }
+    }
+}
+
+/// Allows local and internet sockets, and the one netlink protocol that programs use to list
+/// interfaces.
+fn socket() -> Result<Vec<sock_filter>, TooLong> {
+    let [unix, inet, inet6, netlink] =
+        [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK].map(i32::unsigned_abs);
+    let internet = by_protocol(&RARE_PROTOCOLS, unsupported(libc::EPROTONOSUPPORT), vec![answer(ALLOW)])?;
+    let route = [libc::NETLINK_ROUTE.unsigned_abs()];
+    let netlinks = by_protocol(&route, vec![answer(ALLOW)], unsupported(libc::EPROTONOSUPPORT))?;
+    let mut code = vec![load_argument(0)];
+    for (family, decides) in
+        [(unix, vec![answer(ALLOW)]), (inet, internet.clone()), (inet6, internet), (netlink, netlinks)]
+    {
+        code.extend(case(family, decides)?);
+    }
+    code.extend(unsupported(libc::EAFNOSUPPORT));
+    Ok(code)
+}
+
+/// Decides on a socket by whether its protocol is listed.
+fn by_protocol(
+    listed: &[u32],
+    found: Vec<sock_filter>,
+    not_found: Vec<sock_filter>,
+) -> Result<Vec<sock_filter>, TooLong> {
+    let mut code = vec![load_argument(2)];
+    for protocol in listed {
+        code.extend(case(*protocol, found.clone())?);
+    }
+    code.extend(not_found);
+    Ok(code)
+}
+
+/// Refuses a socket whose family or protocol a box does not have. The kernel looks at the flags in its
+/// type first.
+fn unsupported(errno: i32) -> Vec<sock_filter> {
+    /// Kinds of sockets, and the flags `SOCK_NONBLOCK` and `SOCK_CLOEXEC`.
+    const KNOWN: u32 = 0xf | libc::SOCK_NONBLOCK.unsigned_abs() | libc::SOCK_CLOEXEC.unsigned_abs();
+    vec![load_argument(1), jump(libc::BPF_JSET, !KNOWN, 0, 1), INVALID, answer(refuse(errno))]
+}
+
+/// Returns code that runs `decides`, each path of which ends in an answer, if the loaded value is this.
+fn case(value: u32, decides: Vec<sock_filter>) -> Result<Vec<sock_filter>, TooLong> {
+    let skip = u8::try_from(decides.len()).map_err(|_| TooLong)?;
+    let mut code = vec![jump(libc::BPF_JEQ, value, 0, skip)];
+    code.extend(decides);
+    Ok(code)
+}
+
 /// Refuses input to terminals of others and requests to drivers; slows requests about interfaces.
 fn ioctl(slowed: u32) -> Vec<sock_filter> {
-    let [input, paste] = TYPING;
-    let typing = [Span(input, input), Span(paste, paste)];
     by_span(
         1,
         &[
-            (&typing, refuse(libc::EPERM)),
+            (&[TYPING], refuse(libc::EPERM)),
+            // The answer of every other terminal.
+            (&[CONSOLE], refuse(libc::ENOTTY)),
             (&INTERFACES_SLOWED, slowed),
             // The answer of a loopback interface.
             (&INTERFACES_REFUSED, refuse(libc::EOPNOTSUPP)),
@@ -230,9 +347,7 @@ fn set_option(slowed: u32) -> Result<Vec<sock_filter>, TooLong> {
 fn by_level<const N: usize>(levels: [(i32, Vec<sock_filter>); N]) -> Result<Vec<sock_filter>, TooLong> {
     let mut code = vec![load_argument(1)];
     for (level, decides) in levels {
-        let skip = u8::try_from(decides.len()).map_err(|_| TooLong)?;
-        code.push(jump(libc::BPF_JEQ, level.unsigned_abs(), 0, skip));
-        code.extend(decides);
+        code.extend(case(level.unsigned_abs(), decides)?);
     }
     code.push(answer(ALLOW));
     Ok(code)

@@ -8,6 +8,7 @@ mod hostile;
 mod images;
 mod isolation;
 mod limits;
+mod programs;
 mod restart;
 mod shares;
 mod slots;

@@ -7,8 +7,15 @@ pub(super) enum Check {
     Allow,
     /// It fails with this error.
     Refuse(i32),
-    /// It fails with this error if the argument has any of these bits.
-    NoBits { argument: u32, mask: u32, errno: i32 },
+    /// It fails with this error, or with `EINVAL` if the flags in the argument have bits other than
+    /// the known ones: the kernel looks at those first, and programs probe it so.
+    RefuseKnown { argument: u32, known: u32, errno: i32 },
+    /// It is allowed unless it makes a namespace or has another of these bits.
+    Clone { refused: u32 },
+    /// It is allowed unless it makes a namespace.
+    Unshare,
+    /// It is allowed unless it asks for huge pages.
+    Huge(Memory),
     /// It is refused if the argument is one of these.
     NotOneOf { argument: u32, values: &'static [u32] },
     /// It is allowed, slowed or refused by its request to a terminal or an interface.
@@ -23,6 +30,17 @@ pub(super) enum Check {
     GetOption,
     /// It is allowed unless it sets the size of core dumps.
     Limit(Setting),
+}
+
+/// A call that may ask for huge pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// The call `mmap`.
+    Mapping,
+    /// The call `memfd_create`.
+    File,
+    /// The call `shmget`.
+    Segment,
 }
 
 /// A call that sets a limit of a process.
@@ -55,20 +73,36 @@ const LISTXATTRAT: i64 = 465;
 const REMOVEXATTRAT: i64 = 466;
 
 /// All flags of `clone` that make a namespace.
-const NAMESPACES: u32 = 0x7e02_0000;
+pub(super) const NAMESPACES: u32 = 0x7e02_0000;
+/// Flag of `unshare` and `setns` for a namespace of clocks; `clone` has no such flag.
+pub(super) const TIME_NAMESPACE: u32 = 0x80;
+/// Flags of `unshare` besides those of namespaces.
+pub(super) const UNSHARED: u32 = (libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM)
+    .unsigned_abs();
 /// Flag of `clone` with which a tracer does not get the child.
 const UNTRACED: u32 = 0x0080_0000;
 /// Target of `kill`: every process that the caller may signal.
 const EVERYBODY: [u32; 1] = [0xffff_ffff];
-/// Requests that put input into a terminal, and that paste on a console.
-pub(super) const TYPING: [u32; 2] = [0x5412, 0x541C];
+/// Request that puts input into a terminal.
+pub(super) const TYPING: Span = Span(0x5412, 0x5412);
+/// Requests to a console, among them one that pastes. A box has none.
+pub(super) const CONSOLE: Span = Span(0x541C, 0x541C);
 /// Options for programs of a socket, in both forms, alone and for a group: compiled, they take
 /// kernel memory that has one limit for the whole host.
 pub(super) const SOCKET_PROGRAMS: [u32; 4] = [26, 50, 51, 52];
 /// Flags for memory of huge pages, in a mapping, a file in memory and a shared segment.
-const MAP_HUGE: u32 = 0x4_0000;
-const MEMFD_HUGE: u32 = 4;
-const SHARED_HUGE: u32 = 0o4000;
+pub(super) const MAP_HUGE: u32 = 0x4_0000;
+pub(super) const MEMFD_HUGE: u32 = 4;
+pub(super) const SHARED_HUGE: u32 = 0o4000;
+/// Flags of `memfd_create` that no kernel has, and two that exclude each other: to be executable,
+/// and never to become so.
+pub(super) const MEMFD_UNKNOWN: u32 = 0x03ff_ffe0;
+pub(super) const MEMFD_EXCLUSIVE: [u32; 2] = [0x10, 0x08];
 
 /// Numbers from the first to the last, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,48 +139,52 @@ pub(super) const RARE_PROTOCOLS: [u32; 2] = [262, 136];
 /// query of the current one.
 const PERSONALITIES: [u32; 6] = [0, 8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff];
 
-/// Mounts, roots and namespaces: the isolation of the box.
-const WALLS: [i64; 17] = [
+/// Mounts, roots and namespaces: the isolation of the box. More are in [`FLAGGED`].
+const WALLS: [i64; 9] = [
     libc::SYS_mount,
-    libc::SYS_umount2,
     libc::SYS_pivot_root,
     libc::SYS_chroot,
-    libc::SYS_unshare,
-    libc::SYS_setns,
-    libc::SYS_open_tree,
     libc::SYS_move_mount,
     libc::SYS_fsopen,
     libc::SYS_fsconfig,
     libc::SYS_fsmount,
     libc::SYS_fspick,
-    libc::SYS_mount_setattr,
-    STATMOUNT,
-    LISTMOUNT,
     libc::SYS_open_by_handle_at,
-    libc::SYS_name_to_handle_at,
 ];
 
-/// Parts of the kernel with a long record of faults and no use in a box.
-const RISKY: [i64; 22] = [
+/// Refused calls whose flags the kernel looks at before it asks whether the caller may: the number,
+/// the argument with the flags, and those that it knows.
+const FLAGGED: [(i64, u32, u32); 15] = [
+    (libc::SYS_umount2, 1, 0xf),
+    (libc::SYS_setns, 1, NAMESPACES | TIME_NAMESPACE),
+    (libc::SYS_open_tree, 2, 0x0008_9901),
+    (libc::SYS_mount_setattr, 2, 0x9900),
+    (STATMOUNT, 3, 0),
+    (LISTMOUNT, 3, 1),
+    (libc::SYS_name_to_handle_at, 4, 0x1603),
+    (libc::SYS_perf_event_open, 4, 0xf),
+    (libc::SYS_io_uring_enter, 3, 0xff),
+    (libc::SYS_pidfd_getfd, 2, 0),
+    (libc::SYS_memfd_secret, 0, libc::O_CLOEXEC.unsigned_abs()),
+    (libc::SYS_process_madvise, 4, 0),
+    (libc::SYS_mbind, 5, 7),
+    (libc::SYS_set_mempolicy_home_node, 3, 0),
+    (libc::SYS_move_pages, 5, 6),
+];
+
+/// Parts of the kernel with a long record of faults and no use in a box. More are in [`FLAGGED`].
+const RISKY: [i64; 14] = [
     libc::SYS_keyctl,
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_bpf,
-    libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
     libc::SYS_io_uring_setup,
-    libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     libc::SYS_kcmp,
     libc::SYS_fanotify_init,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_memfd_secret,
-    libc::SYS_process_madvise,
-    libc::SYS_mbind,
     libc::SYS_set_mempolicy,
-    libc::SYS_set_mempolicy_home_node,
     libc::SYS_migrate_pages,
-    libc::SYS_move_pages,
     libc::SYS_vhangup,
     libc::SYS_nfsservctl,
     libc::SYS_lookup_dcookie,
@@ -188,17 +226,27 @@ const OLD: [i64; 7] = [
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: [i64; 0] = [];
 
-/// Returns every rule, in no order.
+/// Returns every rule of a box with namespaces, in no order.
 pub(super) fn rules() -> Vec<Rule> {
+    let mut rules = common();
+    rules.push(rule(libc::SYS_unshare, Check::Unshare));
+    rules
+}
+
+/// Returns the rules that all boxes have, in no order.
+fn common() -> Vec<Rule> {
     let refused = WALLS.into_iter().chain(RISKY).chain(MACHINE).chain(OLD);
     let mut rules: Vec<Rule> = refused.map(|number| rule(number, Check::Refuse(libc::EPERM))).collect();
+    rules.extend(FLAGGED.map(|(number, argument, known)| rule(number, refuse_known(argument, known))));
     rules.extend([
-        rule(libc::SYS_clone, Check::NoBits { argument: 0, mask: NAMESPACES, errno: libc::EPERM }),
+        rule(libc::SYS_clone, Check::Clone { refused: NAMESPACES }),
         // Its flags are in memory, where a filter cannot look; C libraries then use clone.
         rule(libc::SYS_clone3, Check::Refuse(libc::ENOSYS)),
         rule(libc::SYS_personality, Check::OneOf { argument: 0, values: &PERSONALITIES }),
         rule(libc::SYS_ioctl, Check::Ioctl),
         rule(libc::SYS_socket, Check::Socket),
+        // Some of the families that a box has none of make pairs.
+        rule(libc::SYS_socketpair, Check::Socket),
         rule(libc::SYS_setsockopt, Check::SetOption),
         rule(libc::SYS_getsockopt, Check::GetOption),
         // Requests are counted for the whole host. Programs work without them.
@@ -208,9 +256,9 @@ pub(super) fn rules() -> Vec<Rule> {
         rule(libc::SYS_sync, Check::Refuse(0)),
         // Huge pages are the host's, and count towards no limit of a box. Programs take this for a
         // host that has none left.
-        rule(libc::SYS_mmap, Check::NoBits { argument: 3, mask: MAP_HUGE, errno: libc::ENOMEM }),
-        rule(libc::SYS_memfd_create, Check::NoBits { argument: 1, mask: MEMFD_HUGE, errno: libc::ENOMEM }),
-        rule(libc::SYS_shmget, Check::NoBits { argument: 2, mask: SHARED_HUGE, errno: libc::ENOMEM }),
+        rule(libc::SYS_mmap, Check::Huge(Memory::Mapping)),
+        rule(libc::SYS_memfd_create, Check::Huge(Memory::File)),
+        rule(libc::SYS_shmget, Check::Huge(Memory::Segment)),
         rule(libc::SYS_setrlimit, Check::Limit(Setting::Old)),
         rule(libc::SYS_prlimit64, Check::Limit(Setting::New)),
     ]);
@@ -256,14 +304,20 @@ const LASTING: [i64; 14] = [
 /// Its processes have the rights of the user that they run as on the host, and the tracer must see
 /// all of them.
 pub(super) fn traced() -> Vec<Rule> {
-    let mut rules = rules();
+    let mut rules = common();
+    // A tracer would not see that a thread has another working directory from then on.
+    rules.push(rule(libc::SYS_unshare, refuse_known(0, NAMESPACES | TIME_NAMESPACE | UNSHARED)));
     let replaced = [libc::SYS_clone, libc::SYS_shmget].map(number_of);
     rules.retain(|rule| !replaced.contains(&rule.number));
-    rules.push(rule(libc::SYS_clone, Check::NoBits { argument: 0, mask: NAMESPACES | UNTRACED, errno: libc::EPERM }));
+    rules.push(rule(libc::SYS_clone, Check::Clone { refused: NAMESPACES | UNTRACED }));
     rules.push(rule(libc::SYS_kill, Check::NotOneOf { argument: 0, values: &EVERYBODY }));
     let absent = UNTRANSLATED.into_iter().chain(LASTING);
     rules.extend(absent.map(|number| rule(number, Check::Refuse(libc::ENOSYS))));
     rules
+}
+
+fn refuse_known(argument: u32, known: u32) -> Check {
+    Check::RefuseKnown { argument, known, errno: libc::EPERM }
 }
 
 fn rule(number: i64, check: Check) -> Rule {

@@ -98,10 +98,75 @@ fn a_process_may_be_cloned_but_no_namespace_be_made() {
         expect(libc::SYS_clone, [namespace as u64 | 17, 0, 0, 0, 0, 0], refuse(libc::EPERM));
     }
     expect(libc::SYS_clone3, [0; 6], refuse(libc::ENOSYS));
+    let apart = (libc::CLONE_FILES | libc::CLONE_FS) as u64;
+    expect(libc::SYS_unshare, [apart, 0, 0, 0, 0, 0], ALLOW);
+    for namespace in [libc::CLONE_NEWUSER, libc::CLONE_NEWNS, libc::CLONE_NEWPID, 0x80] {
+        expect(libc::SYS_unshare, [apart | namespace as u64, 0, 0, 0, 0, 0], refuse(libc::EPERM));
+    }
+    let traced = program(Profile::Tracer).unwrap();
+    let unshare = u32::try_from(libc::SYS_unshare).unwrap();
+    assert_eq!(run(&traced, ARCHITECTURE, unshare, [apart, 0, 0, 0, 0, 0]), refuse(libc::EPERM));
 }
 
 #[test]
-fn only_harmless_sockets_exist() {
+fn a_refused_call_with_unknown_flags_is_answered_as_the_kernel_does() {
+    let invalid = refuse(libc::EINVAL);
+    let all = u64::from(u32::MAX);
+    for (number, argument) in [
+        (libc::SYS_memfd_create, 1),
+        (libc::SYS_clone, 0),
+        (libc::SYS_unshare, 0),
+        (libc::SYS_setns, 1),
+        (libc::SYS_umount2, 1),
+        (libc::SYS_open_tree, 2),
+        (libc::SYS_mount_setattr, 2),
+        (libc::SYS_name_to_handle_at, 4),
+        (libc::SYS_perf_event_open, 4),
+        (libc::SYS_io_uring_enter, 3),
+        (libc::SYS_pidfd_getfd, 2),
+        (libc::SYS_memfd_secret, 0),
+        (libc::SYS_process_madvise, 4),
+        (libc::SYS_mbind, 5),
+        (libc::SYS_move_pages, 5),
+    ] {
+        let mut arguments = [0; 6];
+        arguments[argument] = all;
+        expect(number, arguments, invalid);
+    }
+    // Anonymous, of huge pages, and neither shared nor private.
+    expect(libc::SYS_mmap, [0, 4096, 3, all, all, 0], invalid);
+    expect(libc::SYS_mmap, [0, 4096, 3, (libc::MAP_ANONYMOUS | libc::MAP_HUGETLB) as u64, all, 0], invalid);
+    expect(libc::SYS_unshare, [1 << 37, 0, 0, 0, 0, 0], invalid);
+    // The kernel refuses these itself, with or without huge pages.
+    let file = (libc::MAP_PRIVATE | libc::MAP_HUGETLB) as u64;
+    expect(libc::SYS_mmap, [0, 4096, 3, file, 7, 0], ALLOW);
+    expect(libc::SYS_shmget, [7, 4096, libc::SHM_HUGETLB as u64, 0, 0, 0], ALLOW);
+    expect(libc::SYS_memfd_create, [8, all & !u64::from(libc::MFD_HUGETLB), 0, 0, 0, 0], ALLOW);
+    // Flags that exclude each other.
+    let both = u64::from(libc::MFD_EXEC | libc::MFD_NOEXEC_SEAL | libc::MFD_HUGETLB);
+    expect(libc::SYS_memfd_create, [8, both, 0, 0, 0, 0], invalid);
+    for (namespace, shared) in [
+        (libc::CLONE_NEWNS, libc::CLONE_FS),
+        (libc::CLONE_NEWUSER, libc::CLONE_FS),
+        (libc::CLONE_NEWPID, libc::CLONE_THREAD),
+    ] {
+        expect(libc::SYS_clone, [(namespace | shared) as u64, 0, 0, 0, 0, 0], invalid);
+        expect(libc::SYS_clone, [shared as u64, 0, 0, 0, 0, 0], ALLOW);
+    }
+    for number in [libc::SYS_socket, libc::SYS_socketpair] {
+        expect(number, [libc::AF_PACKET as u64, all, 0, 0, 0, 0], invalid);
+        expect(number, [libc::AF_NETLINK as u64, all, all, 0, 0, 0], invalid);
+    }
+    // Without unknown flags, what a box may not do stays refused.
+    for number in [libc::SYS_setns, libc::SYS_open_tree, libc::SYS_pidfd_getfd, libc::SYS_mount_setattr] {
+        expect(number, [0; 6], refuse(libc::EPERM));
+    }
+}
+
+#[test]
+fn only_harmless_sockets_exist_alone_and_in_pairs() {
+    /// Of these the kernel makes pairs.
+    const AF_TIPC: i32 = 30;
     let refused = refuse(libc::EAFNOSUPPORT);
     let rare = refuse(libc::EPROTONOSUPPORT);
     for (domain, protocol, expected) in [
@@ -111,12 +176,16 @@ fn only_harmless_sockets_exist() {
         (libc::AF_INET, libc::IPPROTO_MPTCP, rare),
         (libc::AF_INET6, libc::IPPROTO_UDPLITE, rare),
         (libc::AF_NETLINK, libc::NETLINK_ROUTE, ALLOW),
-        (libc::AF_NETLINK, libc::NETLINK_NETFILTER, refused),
+        (libc::AF_NETLINK, libc::NETLINK_NETFILTER, rare),
+        (AF_TIPC, 0, refused),
         (libc::AF_PACKET, 0, refused),
         (libc::AF_VSOCK, 0, refused),
         (libc::AF_ALG, 0, refused),
     ] {
-        expect(libc::SYS_socket, [domain as u64, 1, protocol as u64, 0, 0, 0], expected);
+        for call in [libc::SYS_socket, libc::SYS_socketpair] {
+            let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u64;
+            expect(call, [domain as u64, kind, protocol as u64, 0, 0, 0], expected);
+        }
     }
 }
 
@@ -242,6 +311,7 @@ fn the_filter_of_a_container_has_no_requests_that_count_for_the_whole_host() {
 fn the_upper_half_of_an_argument_hides_nothing() {
     expect(libc::SYS_ioctl, [0, 1 << 32 | libc::TIOCSTI, 0, 0, 0, 0], refuse(libc::EPERM));
     expect(libc::SYS_ioctl, [0, libc::TIOCGWINSZ, 0, 0, 0, 0], ALLOW);
+    expect(libc::SYS_ioctl, [0, libc::TIOCLINUX, 0, 0, 0, 0], refuse(libc::ENOTTY));
     expect(libc::SYS_personality, [0x0040_0000, 0, 0, 0, 0, 0], refuse(libc::EPERM));
     expect(libc::SYS_personality, [0x0004_0000, 0, 0, 0, 0, 0], ALLOW);
     expect(libc::SYS_personality, [0xffff_ffff, 0, 0, 0, 0, 0], ALLOW);
