@@ -191,7 +191,7 @@ async fn serve(boot: Boot, ways: Ways, seen: Seen, ties: Option<(TracerHandle, O
     }
     let reaping = spawn_local(reaping::reap(Rc::clone(&agent), child_signals));
     if let Some(turns) = turns {
-        spawn_local(turns::give(turns));
+        turns::give(turns)?;
     }
     if let Some(first) = first {
         spawn_local(first.serve(Rc::clone(&agent)));

@@ -200,8 +200,14 @@ pub(crate) fn install_filter(program: &[libc::sock_filter]) -> Result<(), Errno>
 }
 
 /// Installs a filter and returns its listener, which receives the calls that the filter makes wait.
+/// Signals that do not kill interrupt no call that was received.
 pub(crate) fn install_filter_with_listener(program: &[libc::sock_filter]) -> Result<OwnedFd, Errno> {
-    let fd = install(program, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
+    const WAIT_KILLABLE_RECV: libc::c_ulong = 1 << 5;
+    let fd = match install(program, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | WAIT_KILLABLE_RECV) {
+        // A kernel before 5.19.
+        Err(Errno::INVAL) => install(program, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?,
+        installed => installed?,
+    };
     let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
     #[expect(unsafe_code, reason = "no library offers seccomp with a filter")]
     // SAFETY: the kernel has just made it, so it has no other owner.

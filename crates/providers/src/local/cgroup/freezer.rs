@@ -14,6 +14,12 @@ const FREEZE_WAIT: Duration = Duration::from_secs(5);
 const LOOK_PAUSE: Duration = Duration::from_micros(200);
 /// Longest such pause.
 const LOOK_PAUSE_MAX: Duration = Duration::from_millis(20);
+/// Time after which a group that does not stop runs for a moment: a call of a box may wait for the
+/// agent, which has stopped already. The agent takes a longer pause than `LATE` in its `turns.rs` for
+/// this.
+const STOP_WAIT: Duration = Duration::from_millis(60);
+/// That moment. The agent makes no new call wait in the time that follows.
+const MOMENT: Duration = Duration::from_millis(5);
 /// Version 1 file of a group's state.
 const STATE: &str = "freezer.state";
 /// Version 2 file that asks for a state.
@@ -42,6 +48,7 @@ impl Freezer {
     pub(crate) async fn freeze(&self) -> io::Result<bool> {
         let deadline = Instant::now() + FREEZE_WAIT;
         let mut pause = LOOK_PAUSE;
+        let mut asked = Instant::now();
         loop {
             // Version 1 may miss a process that is being made; another request finds it.
             self.ask(true)?;
@@ -51,6 +58,13 @@ impl Freezer {
             if Instant::now() >= deadline {
                 self.thaw()?;
                 return Ok(false);
+            }
+            if asked.elapsed() >= STOP_WAIT {
+                self.thaw()?;
+                tokio::time::sleep(MOMENT).await;
+                asked = Instant::now();
+                pause = LOOK_PAUSE;
+                continue;
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LOOK_PAUSE_MAX);
