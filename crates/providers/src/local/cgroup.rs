@@ -1,12 +1,16 @@
 //! Control groups of both versions: hard limits for a box.
 //!
 //! Version 1: `<controller>/<own group>/tidebox/<store>/<sandbox>`. Version 2: the same below the
-//! server's own group, which must be delegated to it. They lie below the server's own group, so
-//! that a limit on the server holds for its boxes.
+//! server's own group if it can limit groups below it, else below a scope that systemd gives the
+//! server, or as root below the top of the hierarchy. Below the server's own group, a limit on the
+//! server holds for its boxes.
 
 pub(crate) mod controller;
 pub(crate) mod freezer;
+mod manager;
 pub(crate) mod memory;
+mod place;
+pub(crate) mod remedy;
 mod tree;
 
 use std::fs;
@@ -62,10 +66,13 @@ impl Parent {
 
     /// Makes the group, with limits for those below it.
     fn make(&self) -> io::Result<()> {
-        tree::make_dir_and_parents(&self.dir)?;
         let Hierarchy { base, v2, controllers } = &self.hierarchy;
         if *v2 {
+            // First, so that a group that cannot be divided stays as it is.
             tree::delegate(base, controllers)?;
+        }
+        tree::make_dir_and_parents(&self.dir)?;
+        if *v2 {
             // From the top: a group can pass on only what it has got.
             let mut inner = self.dir.parent().into_iter().chain([self.dir.as_path()]);
             inner.try_for_each(|dir| tree::enable(dir, controllers))?;
@@ -78,17 +85,9 @@ impl Cgroups {
     /// Finds the hierarchies, makes the folder of `store` in each, and probes whether a group can
     /// be made and limited there.
     pub(crate) fn open(parent: Option<&str>, store: &StoreId) -> Cgroups {
-        let mut cgroups = Cgroups::default();
-        let hierarchies = tree::hierarchies(parent);
-        for hierarchy in &hierarchies {
-            match prepare(hierarchy, store) {
-                Ok(parent) => cgroups.parents.push(parent),
-                Err(error) => cgroups.missing.push(format!(
-                    "Control groups below {} cannot be used ({error}): run the server as root or delegate a group to it.",
-                    hierarchy.base.display()
-                )),
-            }
-        }
+        let place::Found { parents, refused } = place::find(parent, store);
+        let is_refused = !refused.is_empty();
+        let mut cgroups = Cgroups { parents, missing: refused };
         let uncounted = |parent: &&Parent| {
             !parent.hierarchy.v2 && parent.has(Controller::Memory) && !parent.dir.join(SOCKET_LIMIT).exists()
         };
@@ -100,11 +99,9 @@ impl Cgroups {
             ));
         }
         for controller in Controller::LIMITS {
-            if !hierarchies.iter().any(|hierarchy| hierarchy.controllers.contains(&controller)) {
-                cgroups.missing.push(format!(
-                    "The kernel offers no control group for {} here; delegate the controller to the server.",
-                    controller.as_str()
-                ));
+            // A place that was refused has been explained, with all that it would hold.
+            if !is_refused && !cgroups.has(controller) {
+                cgroups.missing.push(remedy::of_controller(controller));
             }
         }
         cgroups
@@ -201,21 +198,36 @@ impl Cgroups {
 
     /// Sets the share of processors that a box gets where boxes compete for them.
     pub(crate) fn weigh(&self, group: &str, weight: CpuWeight) -> io::Result<()> {
-        let holds = self.parents.iter().find(|parent| parent.has(Controller::Cpu));
-        let Some(Parent { dir, hierarchy }) = holds else { return Ok(()) };
+        let Some(Parent { dir, hierarchy }) = self.holder_of_cpu() else { return Ok(()) };
         let group = dir.join(group);
         match fs::write(group.join("cpu.idle"), if weight == CpuWeight::Low { "1" } else { "0" }) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        let (file, value) = match (hierarchy.v2, weight) {
-            (false, CpuWeight::Usual) => ("cpu.shares", "1024"),
-            (false, CpuWeight::Low) => ("cpu.shares", "32"),
-            (true, CpuWeight::Usual) => ("cpu.weight", "100"),
-            (true, CpuWeight::Low) => ("cpu.weight", "3"),
-        };
-        fs::write(group.join(file), value)
+        let scale = WeightScale::of(hierarchy.v2);
+        scale.set(&group, if weight == CpuWeight::Low { scale.low } else { scale.usual })
+    }
+
+    /// Gives the groups above the boxes the weight of `boxes` groups, so that each of the boxes that
+    /// compute gets as much as a container or a service beside them does.
+    pub(crate) fn weigh_all(&self, boxes: u64) -> io::Result<()> {
+        let Some(Parent { dir, hierarchy }) = self.holder_of_cpu() else { return Ok(()) };
+        let scale = WeightScale::of(hierarchy.v2);
+        scale.set(dir, scale.sum(boxes.max(1)))?;
+        let Some(all_stores) = dir.parent() else { return Ok(()) };
+        // Servers of other stores have groups below it too.
+        let stores = fs::read_dir(all_stores)?.flatten().filter_map(|store| scale.get(&store.path()));
+        let weight = stores.fold(0, u64::saturating_add).clamp(scale.usual, scale.most);
+        scale.set(all_stores, weight)?;
+        if hierarchy.v2 {
+            tree::server_leaf(&hierarchy.base).map_or(Ok(()), |server| scale.set(&server, weight))?;
+        }
+        Ok(())
+    }
+
+    fn holder_of_cpu(&self) -> Option<&Parent> {
+        self.parents.iter().find(|parent| parent.has(Controller::Cpu))
     }
 
     /// Removes the store's folders if no box is left in them.
@@ -237,6 +249,38 @@ pub(crate) enum CpuWeight {
     Usual,
     /// The weight of a box that uses more.
     Low,
+}
+
+/// File and values of the weights of groups, which differ by version.
+#[derive(Debug, Clone, Copy)]
+struct WeightScale {
+    file: &'static str,
+    low: u64,
+    usual: u64,
+    most: u64,
+}
+
+impl WeightScale {
+    fn of(v2: bool) -> WeightScale {
+        if v2 {
+            WeightScale { file: "cpu.weight", low: 3, usual: 100, most: 10_000 }
+        } else {
+            WeightScale { file: "cpu.shares", low: 32, usual: 1024, most: 262_144 }
+        }
+    }
+
+    /// Returns the weight of as many groups together.
+    fn sum(self, groups: u64) -> u64 {
+        self.usual.saturating_mul(groups).min(self.most)
+    }
+
+    fn get(self, group: &Path) -> Option<u64> {
+        fs::read_to_string(group.join(self.file)).ok()?.trim().parse().ok()
+    }
+
+    fn set(self, group: &Path, weight: u64) -> io::Result<()> {
+        fs::write(group.join(self.file), weight.to_string())
+    }
 }
 
 /// Reads the processor time used in a group, in microseconds.
@@ -452,6 +496,32 @@ mod test {
         fs::write(Path::new(&second).join("memory.peak"), "5000\n").unwrap();
         assert_eq!(stats(&[of(true)(second)]), expected);
         assert_eq!(stats(&[of(true)("/nowhere".to_owned())]), BoxStats::default());
+    }
+
+    #[test]
+    fn the_groups_above_boxes_weigh_as_much_as_the_boxes_that_compute() {
+        for (v2, file, weighs) in [(false, "cpu.shares", ["3072", "5120"]), (true, "cpu.weight", ["300", "500"])] {
+            let base = tempfile::tempdir().unwrap();
+            let dir = base.path().join("tidebox/store");
+            for group in ["tidebox-server", "tidebox/store", "tidebox/other"] {
+                fs::create_dir_all(base.path().join(group)).unwrap();
+            }
+            let scale = WeightScale::of(v2);
+            scale.set(&base.path().join("tidebox/other"), scale.sum(2)).unwrap();
+            let hierarchy = Hierarchy { base: base.path().to_owned(), v2, controllers: vec![Controller::Cpu] };
+            let parents = vec![Parent { dir, hierarchy }];
+            let cgroups = Cgroups { parents, ..Cgroups::default() };
+            cgroups.weigh_all(3).unwrap();
+            let read = |group: &str| fs::read_to_string(base.path().join(group).join(file)).unwrap();
+            assert_eq!([read("tidebox/store"), read("tidebox")], weighs);
+            if v2 {
+                assert_eq!(read("tidebox-server"), "500", "boxes take no processors from the server");
+            }
+            cgroups.weigh_all(1_000_000).unwrap();
+            assert_eq!(read("tidebox/store"), scale.most.to_string());
+            cgroups.weigh_all(0).unwrap();
+            assert_eq!(read("tidebox/store"), scale.usual.to_string());
+        }
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! each has had them. A command of a millisecond then waits for its turn behind every
 //! box that computes without end, at each of its steps. So the weight of boxes that
 //! use far more than the others is lowered while processors are short, and given back
-//! when they use little. With processors to spare, weights mean nothing, and nothing
+//! when they use little. The groups above the boxes weigh as much as the boxes that ask for
+//! processors: otherwise all boxes together would get what one container does. With processors to spare, weights mean nothing, and nothing
 //! is read but one line of `/proc/stat`.
 
 use std::collections::HashMap;
@@ -63,6 +64,8 @@ struct Shares {
     used_us: HashMap<String, u64>,
     /// Last known weight of each box.
     weights: HashMap<String, CpuWeight>,
+    /// Number of boxes by which the groups above them were weighed last.
+    active: u64,
 }
 
 impl Shares {
@@ -88,6 +91,10 @@ impl Shares {
             let used = total.saturating_sub(before.get(name).copied().unwrap_or(0));
             let mean = averaged(self.used_us.get(name).copied(), used);
             self.used_us.insert(name.clone(), mean);
+        }
+        let active = active(self.used_us.values().copied());
+        if self.active != active && self.cgroups.weigh_all(active).is_ok() {
+            self.active = active;
         }
         let mean = mean_us(self.used_us.values().copied());
         for (name, used) in &self.used_us {
@@ -117,6 +124,11 @@ fn ticks(stat: &str) -> Option<(u64, u64)> {
     let fields: Vec<u64> = line.split_whitespace().take(8).filter_map(|field| field.parse().ok()).collect();
     let idle = fields.get(3)? + fields.get(4)?;
     Some((idle, fields.iter().sum()))
+}
+
+/// Returns the number of boxes that ask for processors.
+fn active(used: impl Iterator<Item = u64>) -> u64 {
+    used.fold(0, |count, used| if used >= ACTIVE_US_MIN { count + 1 } else { count })
 }
 
 /// Returns the mean of the boxes that used at least [`ACTIVE_US_MIN`].

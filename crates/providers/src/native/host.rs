@@ -9,6 +9,7 @@ use crate::local::backend::Backend;
 use crate::local::builder::try_box;
 use crate::local::cgroup::Cgroups;
 use crate::local::cgroup::controller::Controller;
+use crate::local::cgroup::remedy;
 use crate::local::launcher::LaunchError;
 use crate::local::powers;
 use crate::local::probe::{self, Probe};
@@ -20,7 +21,8 @@ const DISK_MB: u32 = 16;
 
 const SHARED_DEVICES: &str = "The server may not make device nodes: /dev/null and its like are the very files of the host in all boxes, so a lock that one box takes on them holds for all. Run the server as root with CAP_MKNOD.";
 const SHARED_COUNTS: &str = "Boxes have no users of the host of their own: inotify instances and watches, message queues, waiting signals and timers of all boxes count for one user, and each box may take an eighth. Files watched by epoll, pages of pipes and descriptors on their way through sockets count for it as well, without a bound for one box: a box that takes them all makes pipes of others small, has them send no descriptors, and closes the server's API to new connections until the server has ended it. Run the server as root.";
-const NEVER_STOPPED: &str = "No control group can stop the processes of a box, so sandboxes cannot be paused and have no snapshots: run the server as root, or delegate a control group of version 2 to it.";
+const NEVER_STOPPED: &str =
+    "No control group can stop the processes of a box, so sandboxes cannot be paused and have no snapshots";
 
 const NOT_TRANSPARENT: &str = "`providers.native.transparent_egress` needs a server that runs as root: run it as root, or set the key to false, which leaves programs the proxy of their box.";
 
@@ -49,7 +51,8 @@ where
                     probe.missing.extend(shares_devices.then(|| SHARED_DEVICES.to_owned()));
                     settle(&mut probe, backend, can, is_root).await;
                     probe.missing.extend(cgroups.missing.iter().cloned());
-                    probe.missing.extend((!cgroups.can_freeze()).then(|| NEVER_STOPPED.to_owned()));
+                    let never = || format!("{NEVER_STOPPED}: {}.", remedy::of_missing_group());
+                    probe.missing.extend((!cgroups.can_freeze()).then(never));
                     return probe;
                 }
                 Err(error) => probe.missing.push(explain(&error, can)),

@@ -3,6 +3,7 @@
 mod burst;
 mod capabilities;
 mod cleanup;
+mod groups;
 mod harness;
 mod hostile;
 mod images;

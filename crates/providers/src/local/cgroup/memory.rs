@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::controller::Controller;
-use super::tree;
+use super::{remedy, tree};
 use crate::local::agent_file::AgentFile;
 use crate::{Error, Reclaimed, ReclaimedBy, Result};
 
@@ -80,11 +80,10 @@ impl MemoryGroup {
             ));
         }
         accessat(CWD, file, Access::WRITE_OK, AtFlags::EACCESS).map_err(|_| {
-            Error::NotSupported(
-                "the server may not hand back the memory of a box here; run it as root, or delegate a control group \
-                 to it"
-                    .to_owned(),
-            )
+            Error::NotSupported(format!(
+                "the server may not hand back the memory of a box here: {}",
+                remedy::of_missing_group()
+            ))
         })
     }
 

@@ -9,9 +9,15 @@ use super::controller::Controller;
 
 /// Group that the server moves itself into, since in version 2 a group with members cannot limit
 /// its children.
-const SERVER_LEAF: &str = "tidebox-server";
+pub(super) const SERVER_LEAF: &str = "tidebox-server";
+/// Number of times that all processes of a container are moved into one group. One that is forked
+/// meanwhile stays behind until the next time.
+const MOVES_MAX: usize = 16;
 /// Mode of new groups. A user who could make groups below them would get a share of their limits.
 const GROUP_MODE: u32 = 0o755;
+
+/// Cause for which a group of version 2 cannot limit those below it.
+const SHARED: &str = "other processes live in it";
 
 /// Mounted hierarchy with a controller that boxes need.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +34,33 @@ pub(super) fn hierarchies(parent: Option<&str>) -> Vec<Hierarchy> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let read = |base: &Path| fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
     from_tables(&mounts, &own, parent, read)
+}
+
+/// Returns the hierarchies of version 1, and `top` for what they lack.
+pub(super) fn hierarchies_at(mut top: Hierarchy) -> Vec<Hierarchy> {
+    let mut all = hierarchies(None);
+    all.retain(|hierarchy| !hierarchy.v2);
+    top.controllers.retain(|controller| !all.iter().any(|other| other.controllers.contains(controller)));
+    all.push(top);
+    all
+}
+
+/// Returns the top of the hierarchy of version 2 as it is seen here; `None` if it has no controllers.
+pub(super) fn top() -> Option<Hierarchy> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let points = mounts.lines().filter_map(fields).filter(|(_, _, kind, _)| *kind == "cgroup2");
+    let of = |(_, point, _, _): (&str, &str, &str, &str)| {
+        let listed = fs::read_to_string(Path::new(point).join("cgroup.controllers")).ok()?;
+        let controllers = limits_in(&listed);
+        (!controllers.is_empty()).then(|| Hierarchy { base: point.into(), v2: true, controllers })
+    };
+    points.filter_map(of).next()
+}
+
+/// Returns the controllers of limits that `cgroup.controllers` lists.
+fn limits_in(listed: &str) -> Vec<Controller> {
+    let is_listed = |controller: &Controller| listed.split_whitespace().any(|name| name == controller.as_str());
+    Controller::LIMITS.into_iter().filter(is_listed).collect()
 }
 
 fn from_tables(
@@ -47,11 +80,7 @@ fn from_tables(
         let Some(own) = own_group(own, v2, options) else { continue };
         let base = base(point, root, parent.unwrap_or(own), v2 && parent.is_none());
         let mut controllers: Vec<Controller> = if v2 {
-            let listed = v2_controllers(&base);
-            Controller::LIMITS
-                .into_iter()
-                .filter(|c| listed.split_whitespace().any(|name| name == c.as_str()))
-                .collect()
+            limits_in(&v2_controllers(&base))
         } else {
             Controller::VERSION_1.into_iter().filter(named).collect()
         };
@@ -103,15 +132,45 @@ pub(super) fn delegate(base: &Path, controllers: &[Controller]) -> io::Result<()
     if error.kind() != io::ErrorKind::ResourceBusy {
         return Err(error);
     }
-    let members = fs::read_to_string(base.join("cgroup.procs"))?;
     let own = std::process::id().to_string();
-    if members.lines().any(|pid| pid != own) {
-        return Err(io::Error::other("other processes live in the server's own group"));
-    }
     let leaf = base.join(SERVER_LEAF);
+    if members(base)?.lines().all(|pid| pid == own) {
+        make_dir_and_parents(&leaf)?;
+        fs::write(leaf.join("cgroup.procs"), own)?;
+        return enable(base, controllers);
+    }
+    if !is_top_of_container(base) {
+        return Err(io::Error::other(SHARED));
+    }
     make_dir_and_parents(&leaf)?;
-    fs::write(leaf.join("cgroup.procs"), own)?;
-    enable(base, controllers)
+    let mut outcome = Err(io::Error::other(SHARED));
+    for _ in 0..MOVES_MAX {
+        // Processes that this container cannot see are listed as 0, which would name this one.
+        for pid in members(base)?.lines().filter(|pid| *pid != "0") {
+            // A process that has ended meanwhile needs no other group.
+            let _ = fs::write(leaf.join("cgroup.procs"), pid);
+        }
+        outcome = enable(base, controllers);
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
+}
+
+fn members(group: &Path) -> io::Result<String> {
+    fs::read_to_string(group.join("cgroup.procs"))
+}
+
+/// Returns whether `base` is the highest group that a container sees, so that all of its members are
+/// processes of the container. The top of the host has no type, and may have members.
+fn is_top_of_container(base: &Path) -> bool {
+    base.join("cgroup.type").exists() && top().is_some_and(|top| top.base == base)
+}
+
+/// Returns the group of the server below `base`, if it has moved into one.
+pub(super) fn server_leaf(base: &Path) -> Option<PathBuf> {
+    Some(base.join(SERVER_LEAF)).filter(|leaf| leaf.exists())
 }
 
 /// Makes a group that only its owner can change, independent of the umask.
