@@ -26,6 +26,7 @@ use crate::launch::machine::Kernel;
 use crate::listeners::Listeners;
 use crate::memory::Activity;
 use crate::ptrace::TracerHandle;
+use crate::size::{self, Size};
 use crate::sockets::Sockets;
 use crate::trust::Trust;
 
@@ -54,6 +55,8 @@ pub(crate) struct Seen {
     pub(crate) diverted: Option<DivertedSockets>,
     /// Kernel of the box, where it is a machine.
     pub(crate) kernel: Option<Kernel>,
+    /// Files that show the size of the box.
+    pub(crate) size: Option<Size>,
 }
 
 /// State that all parts of the agent share. It belongs to the first thread, so nothing is locked.
@@ -67,6 +70,7 @@ pub(crate) struct Agent {
     pub(crate) console: Console,
     pub(crate) oom_events: Option<OwnedFd>,
     pub(crate) kernel: Option<Kernel>,
+    pub(crate) size: Option<Size>,
     pub(crate) dev_null: OwnedFd,
     /// Connection to the tracer, if the box is made by one.
     pub(crate) ties: Option<TracerHandle>,
@@ -94,7 +98,7 @@ pub(crate) struct Agent {
 impl Agent {
     /// Creates the state at the start, and raises the agent's own limit on descriptors.
     pub(crate) fn new(boot: Boot, seen: Seen, ties: Option<TracerHandle>) -> std::io::Result<Agent> {
-        let Seen { oom_events, sockets, diverted, kernel } = seen;
+        let Seen { oom_events, sockets, diverted, kernel, size } = seen;
         let descriptors = raise_descriptors();
         let limit = getrlimit(Resource::Nofile)
             .current
@@ -109,6 +113,7 @@ impl Agent {
             console: Console::default(),
             oom_events,
             kernel,
+            size,
             ties,
             dev_null: rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?,
             descriptors,
@@ -143,7 +148,10 @@ impl Agent {
 
     /// Returns the variables that each process gets unless they are set otherwise.
     pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
-        self.egress.variables().iter().cloned().chain(self.trust.variables()).collect()
+        // A tracer holds the limit of a traced box.
+        let Boot { traced, memory_mb, soft_memory_mb, .. } = &self.boot;
+        let told = size::variables(if traced.is_some() { *memory_mb } else { *soft_memory_mb });
+        self.egress.variables().iter().cloned().chain(self.trust.variables()).chain(told).collect()
     }
 
     /// Returns whether the agent itself listens at this address.

@@ -128,6 +128,9 @@ impl Command {
         let pid = spawn::spawn(&plan, &pipes.theirs, group).map_err(plan::no_room)?;
         let reaper = agent.reapers.add(pid);
         drop(pipes.theirs);
+        if let Some(size) = &agent.size {
+            size.renew_if_old();
+        }
         let receiver = |fd| pipe::Receiver::from_owned_fd_unchecked(fd).map_err(|error| io_failure(&error));
         let stdin = pipes.stdin.map(pipe::Sender::from_owned_fd_unchecked).transpose();
         Ok(Command {

@@ -26,6 +26,7 @@ mod refused;
 mod root;
 mod seccomp;
 mod shares;
+mod size;
 mod slot;
 mod slot_user;
 mod syscall;

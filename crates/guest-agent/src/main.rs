@@ -27,6 +27,7 @@ mod reclaim;
 mod relay;
 mod renew;
 mod serve;
+mod size;
 mod sockets;
 mod tcp;
 mod tracer_notes;

@@ -33,6 +33,7 @@ use crate::diverted::DivertedSockets;
 use crate::exec::reaping;
 use crate::memory::keep_while_busy;
 use crate::ptrace::{self, TracerHandle};
+use crate::size::Size;
 use crate::{exec, prepare_rootfs, tracer_notes, turns, vsock, watchdog};
 
 /// Maximum number of connections. The server keeps one, and opens another after a restart.
@@ -53,8 +54,9 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     let Ok(diverted) = boot.diverted.as_ref().map(DivertedSockets::take).transpose() else {
         return ExitCode::FAILURE;
     };
+    let Ok(size) = boot.size_files.as_ref().map(Size::take).transpose() else { return ExitCode::FAILURE };
     let ways = Ways { listener: Listener::Unix(listener), from_outside_only: false, first: None, turns };
-    run_until_end(boot, ways, Seen { oom_events, sockets, diverted, kernel: None })
+    run_until_end(boot, ways, Seen { oom_events, sockets, diverted, kernel: None, size })
 }
 
 /// Parses the parameters and prepares the process. `None` if `boot` cannot be parsed or the
@@ -186,6 +188,9 @@ async fn serve(boot: Boot, ways: Ways, seen: Seen, ties: Option<(TracerHandle, O
         spawn_local(reaping::kill_strangers(Rc::clone(&agent)));
     }
     spawn_local(Rc::clone(&agent.activity).trim_when_idle());
+    if agent.size.is_some() {
+        spawn_local(Size::follow(Rc::clone(&agent)));
+    }
     if agent.boot.soft_memory_mb > 0 {
         spawn_local(watchdog::run(Rc::clone(&agent), agent.boot.soft_memory_mb));
     }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::size_view::SizeFiles;
+
 /// Parameters of the agent's start, as JSON in its second argument: `agent <boot>`.
 ///
 /// The guest can read it in `/proc/1/cmdline`, so it holds no secrets.
@@ -62,6 +64,9 @@ pub struct Boot {
     /// [`Trust`](crate::Trust).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<String>,
+    /// Files that show the size of the box, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_files: Option<SizeFiles>,
     /// Connection to the tracer, if the root of the box is made by one, which must be able to
     /// inspect the agent.
     #[serde(default)]

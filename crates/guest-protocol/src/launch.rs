@@ -11,6 +11,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::boot::Defaults;
+use super::size_view::SizeView;
 
 /// Longest line of either side, in bytes.
 pub const LAUNCH_LINE_BYTES_MAX: usize = 256 * 1024;
@@ -72,6 +73,9 @@ pub struct Launch {
     /// [`crate::Boot::diverted`]. Needs [`Launch::id_base`].
     #[serde(default)]
     pub transparent: bool,
+    /// Size that programs of the box see; `None` leaves them the host's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_view: Option<SizeView>,
 }
 
 /// A place for one user in a box that others share.

@@ -92,6 +92,7 @@ pub mod output;
 mod ports;
 mod process;
 mod search;
+mod size_view;
 mod trace;
 mod tree;
 mod watch;
@@ -129,6 +130,7 @@ pub use search::{
     SCOPE_GLOBS_MAX, SEARCH_CONTEXT_MAX, SEARCH_LINE_BYTES_MAX, SEARCH_MATCHES_MAX, SEARCH_ROW_BYTES_MAX,
     SEARCH_TEXT_BYTES_MAX, Search, SearchBound, SearchEnd, SearchMatch, SearchRow, TextPattern,
 };
+pub use size_view::{GroupView, SizeFiles, SizeView};
 pub use trace::{Bounds, EndTree, HALTED, Halt, Note, Sweep, Trace};
 pub use tree::{
     AMEND_FAILURES_MAX, AMENDED_BYTES_MAX, Amend, AmendFailure, Amended, Attributes, CHOSEN_BYTES_MAX,

@@ -7,6 +7,7 @@ mod cpu_share;
 mod disk;
 mod host;
 mod prepared_dirs;
+mod size_view;
 mod snapshot;
 
 use std::path::{PathBuf, absolute};
@@ -27,6 +28,7 @@ use crate::local::parts::Parts;
 
 use backend::NativeBackend;
 use prepared_dirs::PreparedDirs;
+use size_view::SizeViews;
 
 /// Name of this provider.
 pub const NAME: &str = NativeBackend::NAME;
@@ -74,6 +76,8 @@ impl Native {
         background.spawn(cpu_share::watch(cgroups.clone()));
         let transparent = config.transparent_egress;
         let launchers = Launchers::new(parts.agent.clone(), parts.tasks.clone());
-        Local::resume(NativeBackend { parts, cgroups, stock, launchers, transparent, _background: background }).await
+        let views = SizeViews::read(cgroups.views());
+        Local::resume(NativeBackend { parts, cgroups, stock, launchers, views, transparent, _background: background })
+            .await
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
-use guest_protocol::{Boot, Diverted, Launch, Network};
+use guest_protocol::{Boot, Diverted, Launch, Network, SizeFiles};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::{Gid, Uid};
@@ -31,6 +31,10 @@ const RULE_FD: i32 = 7;
 /// First of the numbers under which the agent finds the sockets of diverted connections: one of TCP
 /// and one of UDP for each version of IP.
 const DIVERTED_FDS: i32 = 8;
+/// Number under which the agent finds the content of `/proc/meminfo`.
+const MEMINFO_FD: i32 = 12;
+/// Number under which the agent finds the content of `/proc/stat`.
+const STAT_FD: i32 = 13;
 
 /// Resources that the launcher has opened for the first process.
 pub(super) struct Given {
@@ -80,7 +84,7 @@ fn prepare(
     // After the groups were joined, so that the box sees only what is below them.
     syscall::unshare_cgroup_namespace().at("make a control group namespace")?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    root::enter(launch, mounts, devices)?;
+    let size_files = root::enter(launch, mounts, devices)?;
     if let Some(slot) = &launch.slot {
         if launch.furnish {
             // Commands cannot be given its faults here; most need none of these files.
@@ -103,6 +107,10 @@ fn prepare(
     hand_over(handed, oom_events.as_ref(), sockets.as_ref()).at("hand over descriptors")?;
     let diverted = diversion.as_ref().map(|it| hand_over_sockets(it, launch)).transpose();
     let diverted = diverted.at("hand over descriptors")?;
+    if let Some(files) = &size_files {
+        syscall::duplicate_to(&files.meminfo, MEMINFO_FD).at("hand over descriptors")?;
+        syscall::duplicate_to(&files.stat, STAT_FD).at("hand over descriptors")?;
+    }
     privileges::limit_resources(&launch.soft)?;
     shares::bound_each(Part::of(launch))?;
     privileges::give_up(launch.slot.map(|slot| slot.uid), false)?;
@@ -113,6 +121,13 @@ fn prepare(
         turns_fd: is_heard.then_some(TURNS_FD),
         sockets_fd: sockets.map(|_| SOCKETS_FD),
         diverted,
+        size_files: size_files.and(launch.size_view.as_ref()).map(|view| SizeFiles {
+            meminfo_fd: MEMINFO_FD,
+            stat_fd: STAT_FD,
+            memory_mb: view.memory_mb,
+            processors: view.processors.clone(),
+            kernel_started: view.kernel_started,
+        }),
         ..boot(launch)
     };
     arguments(&boot)

@@ -10,10 +10,11 @@ use rustix::mount::{
     open_tree, unmount,
 };
 
-use super::devices;
 use super::mount_point::{attach_one, make_dir, mount_options};
 use super::refused::{At, Refused};
 use super::shares::Part;
+use super::size::Shown;
+use super::{devices, size};
 
 /// Directories that every Linux has. The box's tree is built over the first that can be covered;
 /// the cover disappears with the old root.
@@ -23,8 +24,13 @@ const STAGES: [&str; 5] = ["/tmp", "/run", "/mnt", "/srv", "/var"];
 pub(super) const DIRECTORY_ITSELF: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Builds the tree and makes it the root of this process and its namespace.
-pub(super) fn enter(launch: &Launch, mut mounts: Vec<OwnedFd>, devices: Option<OwnedFd>) -> Result<(), Refused> {
+/// Builds the tree and makes it the root of this process and its namespace. Returns the files that show
+/// the size of the box, where it has any.
+pub(super) fn enter(
+    launch: &Launch,
+    mut mounts: Vec<OwnedFd>,
+    devices: Option<OwnedFd>,
+) -> Result<Option<Shown>, Refused> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).at("make mounts private")?;
     if mounts.is_empty() && launch.id_base.is_none() {
@@ -48,10 +54,15 @@ pub(super) fn enter(launch: &Launch, mut mounts: Vec<OwnedFd>, devices: Option<O
     devices::mount_dev(&dev, launch.shm_mb, devices)?;
     make_dir(&proc)?;
     devices::mount_proc(&proc, &null, launch.slot.is_none().then(|| Part::of(launch)))?;
+    let shown = launch.size_view.as_ref().map(|view| size::show(view, stage, &proc)).transpose()?;
     let root_dir = rustix::fs::open(&root, DIRECTORY_ITSELF, Mode::empty()).at("enter the box's root")?;
     move_into(&proc, &root_dir, "proc").at("attach /proc")?;
     move_into(&dev, &root_dir, "dev").at("attach /dev")?;
-    pivot(&root)
+    if let Some(shown) = &shown {
+        move_into(&shown.sys, &root_dir, "sys").at("attach /sys")?;
+    }
+    pivot(&root)?;
+    Ok(shown)
 }
 
 /// Moves a mount to the directory `name` of the box's root. A file that is not a directory is

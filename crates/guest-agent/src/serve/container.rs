@@ -46,6 +46,6 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     run_until_end(
         boot,
         Ways { listener: Listener::Unix(listener.into()), from_outside_only: true, first: Some(first), turns: None },
-        Seen { oom_events, sockets, diverted: None, kernel: None },
+        Seen { oom_events, sockets, diverted: None, kernel: None, size: None },
     )
 }

@@ -16,5 +16,9 @@ pub(crate) fn run() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let ways = Ways { listener: Listener::Vsock(listener), from_outside_only: false, first: None, turns: None };
-    run_until_end(boot, ways, Seen { oom_events: Some(oom_events), sockets, diverted: None, kernel: Some(kernel) })
+    run_until_end(
+        boot,
+        ways,
+        Seen { oom_events: Some(oom_events), sockets, diverted: None, kernel: Some(kernel), size: None },
+    )
 }

@@ -12,6 +12,7 @@ pub(crate) mod memory;
 mod place;
 pub(crate) mod remedy;
 mod tree;
+mod view;
 
 use std::fs;
 use std::io;

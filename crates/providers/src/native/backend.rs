@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 
 use super::capabilities::Capabilities;
 use super::prepared_dirs::{PreparedDirs, layers};
+use super::size_view::SizeViews;
 use super::{disk, host, snapshot};
 use crate::local::agent_socket::{self, Running};
 use crate::local::backend::Backend;
@@ -52,6 +53,7 @@ pub struct NativeBackend {
     pub(super) cgroups: Cgroups,
     pub(super) stock: PreparedDirs,
     pub(super) launchers: Launchers,
+    pub(super) views: SizeViews,
     /// True if connections out of boxes are led to their agents.
     pub(super) transparent: bool,
     /// Background tasks, aborted when the provider is dropped.
@@ -184,6 +186,8 @@ impl Backend for NativeBackend {
             // A box that holds slots runs no command.
             transparent: self.transparent && !holds_slots,
             trust: plan.trust.map(str::to_owned),
+            // A box that holds slots runs no command.
+            size_view: (!holds_slots).then(|| self.views.of(plan.resources)),
         })
     }
 

@@ -12,6 +12,7 @@ mod limits;
 mod programs;
 mod restart;
 mod shares;
+mod size;
 mod slots;
 mod suite;
 mod transparent;
