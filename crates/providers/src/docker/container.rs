@@ -177,6 +177,8 @@ fn host(config: &DockerConfig, shape: &Shape, spec: &Spec, made: &Made<'_>) -> H
         network_mode: Some(config.network_mode.clone()),
         restart_policy: Some(RestartPolicy { name: Some(RestartPolicyNameEnum::NO), maximum_retry_count: None }),
         ipc_mode: Some("private".to_owned()),
+        // What is in `/dev/shm` counts as memory of the box. The same as on `native`.
+        shm_size: Some(memory / 2),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
         cap_drop: Some(vec!["ALL".to_owned()]),
         cap_add: Some(shape.capabilities.clone()),

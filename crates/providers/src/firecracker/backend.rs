@@ -41,8 +41,6 @@ use crate::{Error, Facts, Guest as _, ImageSnapshots, Result, Spec};
 const MEMORY_MB_MIN: u32 = host::PROBE_MEMORY_MB;
 /// Most processors of a machine.
 const VCPUS_MAX: u32 = 32;
-/// Most mebibytes of `/dev/shm`, as in container engines; less if the box has little memory.
-const SHM_MB_MAX: u32 = 64;
 
 type Plan<'a> = BoxPlan<'a, Machines>;
 
@@ -479,7 +477,7 @@ fn machine(plan: &Plan<'_>, disk_mb: u32) -> Result<Machine> {
         now_ns: 0,
         entropy: keep::entropy()?,
         pids: plan.resources.pids,
-        shm_mb: (plan.resources.memory_mb / 2).min(SHM_MB_MAX),
+        shm_mb: plan.resources.memory_mb / 2,
         disk_bytes: u64::from(disk_mb) << 20,
     })
 }

@@ -41,8 +41,6 @@ use crate::{Error, Facts, Result, Spec};
 /// separately. It may be blocked, deaf to signals, on a pipe held by a process that waits for
 /// memory of the box, behind every box of the host that does.
 const ALONE_WAIT: Duration = Duration::from_secs(1);
-/// Most MiB of `/dev/shm`, as in container engines; less if the box has little memory.
-const SHM_MB_MAX: u32 = 64;
 
 type Plan<'a> = BoxPlan<'a, Capabilities>;
 
@@ -172,7 +170,8 @@ impl Backend for NativeBackend {
             overlays: std::iter::once(root).chain(shown).collect(),
             snapshot: snapshot.unwrap_or_default(),
             storage,
-            shm_mb: (plan.resources.memory_mb / 2).min(SHM_MB_MAX),
+            // What is in it counts as memory of the box, so no lower bound is needed.
+            shm_mb: plan.resources.memory_mb / 2,
             cgroups,
             oom_events,
             soft: self.cgroups.soft(plan.resources),

@@ -51,6 +51,14 @@ async fn files_in_shared_memory_count_as_memory() {
 }
 
 #[tokio::test]
+async fn shared_memory_takes_half_of_the_memory_of_a_box() {
+    let provider = TestProvider::new().await;
+    let sandbox = provider.start_with(sized(512, 0, 64)).await;
+    let ran = sandbox.sh("head -c 200M /dev/zero > /dev/shm/file && df -m --output=size /dev/shm").await;
+    assert_eq!(ran.stdout.split_whitespace().last(), Some("256"), "{ran:?}");
+}
+
+#[tokio::test]
 async fn a_full_disk_is_the_boxes_own() {
     let provider = TestProvider::new().await;
     let sandbox = provider.start_with(sized(128, 32, 64)).await;
