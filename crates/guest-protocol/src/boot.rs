@@ -35,6 +35,10 @@ pub struct Boot {
     /// of it. 0 if unknown.
     #[serde(default)]
     pub memory_mb: u32,
+    /// Value of `oom_score_adj` that commands start with, above that of the agent; the highest unless
+    /// set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command_oom_score: Option<i32>,
     /// True if commands can run as the user of the agent only.
     #[serde(default)]
     pub single_user: bool,

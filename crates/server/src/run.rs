@@ -25,6 +25,9 @@ use crate::store::{Sqlite, Store};
 
 pub use failure::Failure;
 
+/// Value of `oom_score_adj` of a server that may choose it, as container engines have it.
+const OOM_SCORE: i32 = -500;
+
 /// Options of the command line that are not in the configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
@@ -46,6 +49,7 @@ pub struct Options {
 /// [`Failure`] if it cannot start, or a part of it ends by itself.
 pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let started = Instant::now();
+    rank_below_boxes();
     let _lock = data_dir::lock(&config.data_dir)?;
     let sealing_key = data_dir::sealing_key(&config.data_dir, config.secrets.key_file.as_deref())?;
     let preview_key = data_dir::preview_key(&config.data_dir)?;
@@ -71,6 +75,15 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let shutdown = Shutdown { destroy_all: options.destroy_on_exit };
     shutdown.run(app).await.map_err(|SecondSignal| Failure::Hurried)?;
     failed.map_or(Ok(()), |group| Err(Failure::Died(group)))
+}
+
+/// Has the kernel end boxes before the server when memory runs out. Without the privilege, and where whoever
+/// started the server chose a score, the score stays; boxes always get a higher one.
+fn rank_below_boxes() {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    if std::fs::read_to_string(FILE).is_ok_and(|score| score.trim() == "0") {
+        let _ = std::fs::write(FILE, OOM_SCORE.to_string());
+    }
 }
 
 /// Opens the store, the image store, the providers and the connections to other workers.

@@ -17,6 +17,9 @@ const ENV: [(&str, &str); 3] =
     [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C.UTF-8"), ("TERM", "xterm")];
 /// Type of a command's terminal, unless the request or the image sets it.
 const TERMINAL: (&str, &str) = ("TERM", "xterm-256color");
+/// Value of `oom_score_adj` that commands start with unless the box says another: the highest that the
+/// kernel accepts.
+const OOM_SCORE: i32 = 1000;
 /// Directory of a command if neither the request nor the image names one.
 const WORKDIR: &str = "/workspace";
 /// Longest name of a file in any file system of Linux.
@@ -59,6 +62,7 @@ pub(super) fn plan(
         env,
         workdir: c_string(workdir.as_str(), "the working directory")?,
         ids: user.ids,
+        oom_score: c_string(boot.command_oom_score.unwrap_or(OOM_SCORE).to_string(), "the score")?,
         descriptors,
     };
     exec.workdir = Some(workdir);

@@ -6,7 +6,7 @@
 
 #![expect(unsafe_code, reason = "fork, exec and signals have no safe interface")]
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
@@ -84,6 +84,8 @@ pub(super) struct Plan {
     pub(super) env: Vec<CString>,
     pub(super) workdir: CString,
     pub(super) ids: Option<Ids>,
+    /// Value of `oom_score_adj` that the command starts with.
+    pub(super) oom_score: CString,
     /// Limit on descriptors that the agent itself was started with.
     pub(super) descriptors: Rlimit,
 }
@@ -166,7 +168,7 @@ unsafe fn reaper(prepared: &mut Pointers<'_>) -> ! {
         set_mask(u64::MAX);
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_NAME, c"tidebox-reaper".as_ptr(), 0, 0, 0);
-        let score = inheritable_score(&prepared.fds);
+        let score = inheritable_score(&prepared.fds, &prepared.plan.oom_score);
         // A copy of this memory would only be discarded at the execution, so the command's process
         // borrows it, and the reaper continues when that has executed or ended.
         let stack = prepared.stack.as_mut_ptr_range().end.cast();
@@ -230,7 +232,7 @@ unsafe fn prepare(prepared: &Pointers<'_>) {
         default_signals();
         set_mask(0);
         libc::umask(0o022);
-        first_to_kill();
+        first_to_kill(&prepared.plan.oom_score);
         check(report, Step::Prepare, libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit));
         // The agent never has its own descriptors below 3, so none of these is overwritten before
         // it was copied.
@@ -251,13 +253,13 @@ unsafe fn prepare(prepared: &Pointers<'_>) {
 ///
 /// # Safety
 /// As for [`command`].
-unsafe fn first_to_kill() {
-    // SAFETY: system calls on static strings.
+unsafe fn first_to_kill(oom_score: &CStr) {
+    // SAFETY: system calls on strings that live.
     unsafe {
         let fd = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         if fd >= 0 {
             // A box whose kernel refuses this still works.
-            libc::write(fd, c"1000".as_ptr().cast(), 4);
+            libc::write(fd, oom_score.as_ptr().cast(), oom_score.count_bytes());
             libc::close(fd);
         }
     }
@@ -271,8 +273,8 @@ unsafe fn first_to_kill() {
 ///
 /// # Safety
 /// Must be called in the reaper.
-unsafe fn inheritable_score(kept: &[RawFd; 4]) -> RawFd {
-    // SAFETY: system calls on static strings; the reaper needs no other descriptor.
+unsafe fn inheritable_score(kept: &[RawFd; 4], oom_score: &CStr) -> RawFd {
+    // SAFETY: system calls on strings that live; the reaper needs no other descriptor.
     unsafe {
         if libc::geteuid() == 0 {
             return -1;
@@ -282,7 +284,7 @@ unsafe fn inheritable_score(kept: &[RawFd; 4]) -> RawFd {
         let fd = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         if fd >= 0 {
-            libc::write(fd, c"1000".as_ptr().cast(), 4);
+            libc::write(fd, oom_score.as_ptr().cast(), oom_score.count_bytes());
         }
         fd
     }

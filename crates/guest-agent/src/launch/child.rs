@@ -45,6 +45,8 @@ pub(super) struct Given {
     pub(super) oom_mount: Option<OwnedFd>,
     /// Detached mount for `/dev`, if it could be made.
     pub(super) devices: Option<OwnedFd>,
+    /// Value of `oom_score_adj` that commands start with.
+    pub(super) command_oom_score: i32,
 }
 
 /// Becomes the agent, or exits; never returns.
@@ -77,7 +79,7 @@ fn prepare(
     sent: Sent,
     given: Given,
 ) -> Result<(Vec<CString>, Vec<CString>), Refused> {
-    let Given { oom_events, devices, oom_mount: _ } = given;
+    let Given { oom_events, devices, command_oom_score, oom_mount: _ } = given;
     let Sent { mounts, diversion } = sent;
     syscall::reset_signals();
     become_root(launch)?;
@@ -119,6 +121,7 @@ fn prepare(
         listener_fd: LISTENER_FD,
         oom_events_fd: oom_events.map(|_| OOM_EVENTS_FD),
         turns_fd: is_heard.then_some(TURNS_FD),
+        command_oom_score: Some(command_oom_score),
         sockets_fd: sockets.map(|_| SOCKETS_FD),
         diverted,
         size_files: size_files.and(launch.size_view.as_ref()).map(|view| SizeFiles {

@@ -28,7 +28,7 @@ const IDS: u32 = 65_536;
 pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
     let opened = launch.oom_events.as_deref().map(open_unnamed).transpose().at("open the count of memory kills")?;
     let (oom_events, oom_mount) = opened.unzip();
-    privileges::end_before_the_server()?;
+    let command_oom_score = privileges::end_before_the_server(launch.soft.memory_mb == 0)?;
     let cgroup = join_cgroups(&launch.cgroups)?;
     match &launch.size_view {
         Some(view) => start_on(&view.processors),
@@ -41,7 +41,7 @@ pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
     if devices.is_none() {
         report(handed.control.as_fd(), &LaunchReport::SharesDevices).at("report the devices")?;
     }
-    let given = Given { oom_events, oom_mount: oom_mount.flatten(), devices };
+    let given = Given { oom_events, oom_mount: oom_mount.flatten(), devices, command_oom_score };
     if let Some(slot) = &launch.slot {
         return slot::make(launch, slot, handed, given, cgroup);
     }

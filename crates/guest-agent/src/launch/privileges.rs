@@ -25,11 +25,18 @@ const OPEN_FILES_MAX: u64 = 65_536;
 /// Size limit of core dumps: the only one at which the kernel also starts no program that takes
 /// core dumps, which would be root on the host. At 0 it starts one.
 const CORE_BYTES: u64 = 1;
-/// Score at which the kernel ends a box when memory runs out: before the services of the host.
-/// Commands have a higher one.
-const OOM_SCORE: i32 = 500;
-/// Minimum distance to the server's score.
-const OOM_SCORE_ABOVE_SERVER: i32 = 100;
+/// Lowest score of a box whose memory no control group limits: the kernel ends it before the services of
+/// the host when memory runs out.
+const OOM_SCORE_UNLIMITED: i32 = 500;
+/// Lowest score of a box with a limit on its memory. Programs must be able to rank their processes above
+/// and below each other, as they can in a container, so it is that of a container. What protects the
+/// server is the distance to it, and that a server with the privilege has a score below 0. What protects
+/// the services of the host is the limit of each box, and that commands start above them.
+const OOM_SCORE_LIMITED: i32 = 0;
+/// Minimum distance of the agent to the server's score, and of commands to the agent's: a tenth of the
+/// memory that the kernel looks for room in, so that of a box with many small processes it ends one of
+/// these.
+const OOM_SCORE_STEP: i32 = 100;
 /// Highest score that the kernel accepts.
 const OOM_SCORE_MAX: i32 = 1000;
 /// End of the range of capability numbers, which starts at 0.
@@ -88,13 +95,16 @@ pub(crate) fn become_user(id: u32) -> Result<(), Refused> {
 }
 
 /// Makes the kernel's OOM killer choose this process and its descendants before the server. Must be
-/// called with the server's capabilities, or a box could revert it.
-pub(super) fn end_before_the_server() -> Result<(), Refused> {
+/// called with the server's capabilities, or a box could revert it. Returns the score that commands
+/// start with. `is_limited` says that the box's own control group limits its memory.
+pub(super) fn end_before_the_server(is_limited: bool) -> Result<i32, Refused> {
     const FILE: &str = "/proc/self/oom_score_adj";
     const STEP: &str = "set the oom score";
     let own = std::fs::read_to_string(FILE).at(STEP)?.trim().parse().unwrap_or(0i32);
-    let score = OOM_SCORE.max(own + OOM_SCORE_ABOVE_SERVER).min(OOM_SCORE_MAX);
-    std::fs::write(FILE, score.to_string()).at(STEP)
+    let lowest = if is_limited { OOM_SCORE_LIMITED } else { OOM_SCORE_UNLIMITED };
+    let score = lowest.max(own + OOM_SCORE_STEP).min(OOM_SCORE_MAX);
+    std::fs::write(FILE, score.to_string()).at(STEP)?;
+    Ok(if is_limited { (score + OOM_SCORE_STEP).min(OOM_SCORE_MAX) } else { OOM_SCORE_MAX })
 }
 
 /// Sets the limits on resources that control groups do not count.

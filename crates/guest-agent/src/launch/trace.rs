@@ -180,7 +180,7 @@ fn prepare(trace: &Trace, given: &Given<'_>) -> Result<Command, Refused> {
     let (program, arguments) = trace.argv.split_first().ok_or(Errno::INVAL).at("find PRoot")?;
     let mut command = Command::new(program);
     command.args(arguments).args(["agent", &boot]).env_clear().envs(&trace.env).current_dir("/");
-    privileges::end_before_the_server()?;
+    privileges::end_before_the_server(false)?;
     syscall::close_at_exec_from(3).at("hand over descriptors")?;
     let all = [(given.listener, LISTENER_FD), (&given.oom_events, OOM_EVENTS_FD), (&given.notes, NOTES_FD)];
     for (fd, number) in all {

@@ -35,7 +35,7 @@ pub(crate) fn run() -> ExitCode {
 }
 
 fn start(vmm: &Vmm, control: &OwnedFd) -> Result<(), Refused> {
-    end_before_the_server()?;
+    end_before_the_server(false)?;
     let unified = join_cgroups(&vmm.cgroups)?;
     let (ours, theirs) = channel()?;
     let own_pids = if vmm.own_pids { CloneFlags::PIDS } else { CloneFlags::NONE };

@@ -20,9 +20,12 @@ const CAPABILITIES: [&str; 8] =
     ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID"];
 /// Period of processor limits, in microseconds.
 const CPU_PERIOD: i64 = 100_000;
-/// OOM score adjustment of a box: the kernel of the Engine's machine ends boxes before its
-/// services. The same as on `native`.
-const OOM_SCORE: i64 = 500;
+/// OOM score adjustment of a box, the Engine's own default: programs of the box can rank their processes.
+/// Commands have [`COMMAND_OOM_SCORE`].
+const OOM_SCORE: i64 = 0;
+/// The same of commands: the kernel ends one before the agent of its box, and before services of the
+/// Engine's machine with as much memory.
+const COMMAND_OOM_SCORE: i32 = 100;
 /// Most bytes of options that one socket may hold, such as keys of signed connections, which no
 /// control group counts. The same as on `native`.
 const SOCKET_OPTION_BYTES_MAX: u32 = 8_192;
@@ -229,6 +232,7 @@ fn boot(config: &DockerConfig, spec: &Spec, image: &Image) -> Boot {
         listener_fd: -1,
         deadline_ms: u64::try_from(spec.lifetime.as_millis()).unwrap_or(u64::MAX),
         memory_mb: spec.resources.memory_mb,
+        command_oom_score: Some(COMMAND_OOM_SCORE),
         single_user: !config.user.is_empty(),
         network: if config.network_mode == "none" { Network::Loopback } else { Network::Own },
         defaults: run.defaults.clone(),

@@ -108,11 +108,29 @@ async fn a_box_is_ended_before_the_server_when_memory_runs_out() {
     let provider = TestProvider::new().await;
     let sandbox = provider.start().await;
     let own = oom_score(std::process::id());
-    assert!(oom_score(sandbox.pid()) >= 500.max(own + 1), "{}", oom_score(sandbox.pid()));
-    let ran = sandbox.sh("echo 0 > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj").await;
-    let is_held = ran.stdout.trim().parse::<i32>().unwrap() >= 500;
+    assert!(oom_score(sandbox.pid()) >= 0.max(own + 1), "{}", oom_score(sandbox.pid()));
+    let lowest = own.max(-999) - 1;
+    let ran = sandbox.sh(&format!("echo {lowest} > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj")).await;
+    let is_held = ran.stdout.trim().parse::<i32>().unwrap() > own;
+    let ran_at_own = sandbox.sh(&format!("echo {own} > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj")).await;
+    let is_held = is_held && ran_at_own.stdout.trim().parse::<i32>().unwrap() > own;
     let is_said = provider.native.facts().missing.iter().any(|lack| lack.contains("oom_score_adj"));
     assert_ne!(is_held, is_said, "what the kernel does not hold is said: {ran:?}");
+}
+
+/// As in a container: at the highest score nothing could be ranked above anything.
+#[tokio::test]
+async fn a_program_can_rank_its_processes_for_the_end_by_memory() {
+    let provider = TestProvider::new().await;
+    if !provider.has_hard_limits() {
+        return;
+    }
+    let sandbox = provider.start().await;
+    let script = "cat /proc/self/oom_score_adj; for score in 150 700 150; do echo $score > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj; done";
+    let ran = sandbox.sh(script).await;
+    let scores: Vec<i32> = ran.stdout.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(scores[1..], [150, 700, 150], "{ran:?}");
+    assert!(oom_score(sandbox.pid()) < scores[0] && scores[0] <= 200, "{ran:?}");
 }
 
 #[tokio::test]
