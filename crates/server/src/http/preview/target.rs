@@ -57,7 +57,10 @@ pub fn is_of_same_sandbox(headers: &HeaderMap, target: &Target, domain: &str) ->
         return is_same(origin);
     }
     if let Some(site) = text("sec-fetch-site") {
-        return matches!(site, "same-origin" | "none") || text("sec-fetch-mode") == Some("navigate");
+        // A frame is a navigation too, and shows the person nothing of where it leads.
+        let is_followed = text("sec-fetch-mode") == Some("navigate")
+            && text("sec-fetch-dest").is_none_or(|shown_in| shown_in == "document");
+        return matches!(site, "same-origin" | "none") || is_followed || text("referer").is_some_and(is_same);
     }
     // Browsers tell the site over HTTPS and to localhost alone. Elsewhere a page can hide that it is
     // the one that refers, but cannot make its requests look like a person's, who follows a link.
@@ -215,6 +218,12 @@ mod test {
         assert_eq!(request(plain(), &[]), None);
     }
 
+    /// Returns the headers of a navigation from a page of that site, shown in this element.
+    fn navigation(site: &str, shown_in: &str) -> Vec<(&'static str, String)> {
+        let headers = [("sec-fetch-site", site), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", shown_in)];
+        headers.map(|(name, value)| (name, value.to_owned())).to_vec()
+    }
+
     #[test]
     fn only_pages_of_the_same_sandbox_use_the_cookie_of_a_person() {
         let target = Target { sandbox: ID.to_owned(), port: 3000, permit: None, prefix: None };
@@ -238,6 +247,17 @@ mod test {
             (vec![("sec-fetch-site", "same-site".to_owned()), ("upgrade-insecure-requests", "1".to_owned())], false),
             (vec![("sec-fetch-site", "cross-site".to_owned()), ("sec-fetch-mode", "no-cors".to_owned())], false),
             (vec![("sec-fetch-site", "cross-site".to_owned()), ("sec-fetch-mode", "navigate".to_owned())], true),
+            (navigation("same-site", "document"), true),
+            (navigation("same-site", "iframe"), false),
+            (navigation("same-site", "frame"), false),
+            (navigation("cross-site", "object"), false),
+            (navigation("cross-site", "embed"), false),
+            (navigation("same-origin", "iframe"), true),
+            (
+                [navigation("same-site", "iframe"), vec![("referer", format!("http://8000-{ID}.box.example/"))]]
+                    .concat(),
+                true,
+            ),
         ] {
             let map = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
             assert_eq!(is_of_same_sandbox(&map, &target, "box.example"), expected, "{headers:?}");

@@ -114,6 +114,10 @@ async fn a_page_of_another_sandbox_cannot_use_the_cookie_of_a_person() {
         (stranger.clone(), 401),
         ("Sec-Fetch-Site: same-site\r\nSec-Fetch-Mode: no-cors\r\n".to_owned(), 401),
         ("Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n".to_owned(), 200),
+        ("Sec-Fetch-Site: same-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n".to_owned(), 200),
+        ("Sec-Fetch-Site: same-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\n".to_owned(), 401),
+        ("Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: object\r\n".to_owned(), 401),
+        ("Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\n".to_owned(), 200),
     ] {
         assert_eq!(get(&server, &host(&id), "/", &format!("{cookie}{headers}")).await.status, status, "{headers}");
     }
