@@ -19,7 +19,7 @@ use tracing::Instrument;
 
 use self::admission::Admission;
 use self::exchange::{Driver, EXCHANGE_BYTES, answer, exchange};
-use self::headers::{COOKIE, is_loop, to_client, to_program, token_in, without_token};
+use self::headers::{COOKIE, is_loop, keep_harmless, to_client, to_program, token_in, without_token};
 use self::target::{Asked, Target, is_of_same_sandbox};
 use self::tunnel::Tunnel;
 use super::error::{ApiError, Refusal, Result, malformed};
@@ -151,7 +151,7 @@ pub async fn forward(
     let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     to_client(response.headers_mut(), is_switch);
     if target.prefix.is_some() {
-        response.headers_mut().remove(header::SET_COOKIE);
+        keep_harmless(response.headers_mut());
         response.headers_mut().append(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(SANDBOX));
     }
     if !is_switch {

@@ -18,6 +18,45 @@ const VIA: &str = "1.1 tidebox";
 /// Most previews that a request may have come through: a program that asks for another's preview is
 /// no loop yet.
 const PREVIEWS_MAX: usize = 5;
+/// Header by which an answer clears what a browser keeps.
+const CLEAR_SITE_DATA: HeaderName = HeaderName::from_static("clear-site-data");
+/// What it clears of one origin alone.
+const CLEARED_BY_ORIGIN: [&str; 4] = ["\"cache\"", "\"clientHints\"", "\"storage\"", "\"executionContexts\""];
+/// Headers of an answer that say something about it alone.
+const HARMLESS: [&str; 31] = [
+    "accept-ranges",
+    "age",
+    "allow",
+    "cache-control",
+    "connection",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-length",
+    "content-location",
+    "content-range",
+    "content-security-policy",
+    "content-type",
+    "cross-origin-embedder-policy",
+    "cross-origin-opener-policy",
+    "cross-origin-resource-policy",
+    "date",
+    "etag",
+    "expires",
+    "last-modified",
+    "location",
+    "permissions-policy",
+    "pragma",
+    "referrer-policy",
+    "retry-after",
+    "server",
+    "server-timing",
+    "timing-allow-origin",
+    "transfer-encoding",
+    "upgrade",
+    "vary",
+];
+
 /// Returns the values of our cookie.
 pub fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
@@ -60,10 +99,7 @@ pub fn to_program(headers: &mut HeaderMap, access: &Access, peer: Peer) {
     headers.remove("x-preview-token");
     remove_cookie(headers);
     remove_from_referer(headers);
-    let told: Vec<HeaderName> = headers.keys().filter(|name| is_of_proxies(name)).cloned().collect();
-    for name in told {
-        headers.remove(name);
-    }
+    remove_of_proxies(headers);
     let scheme = HeaderValue::from_static(if peer.is_secure { "https" } else { "http" });
     headers.insert("x-forwarded-proto", scheme);
     if let Some(host) = headers.get(header::HOST).cloned() {
@@ -98,6 +134,47 @@ pub fn to_client(headers: &mut HeaderMap, is_switch: bool) {
     headers.remove(header::SET_COOKIE);
     for cookie in cookies {
         headers.append(header::SET_COOKIE, cookie);
+    }
+    narrow_clearing(headers);
+}
+
+/// Removes what would act on the API's origin from an answer that comes from there.
+pub fn keep_harmless(headers: &mut HeaderMap) {
+    let harmful: Vec<HeaderName> = headers.keys().filter(|name| !is_harmless(name)).cloned().collect();
+    for name in harmful {
+        headers.remove(name);
+    }
+}
+
+/// Returns whether a header of an answer says something about this answer alone, and nothing that a browser keeps for
+/// its whole origin.
+fn is_harmless(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    HARMLESS.contains(&name)
+        || name.starts_with("access-control-")
+        || name.starts_with("sec-websocket-")
+        || name.starts_with("x-") && name != "x-permitted-cross-domain-policies"
+}
+
+/// Takes from `Clear-Site-Data` what reaches beyond the host name: cookies go for the whole domain, with those of other
+/// sandboxes.
+fn narrow_clearing(headers: &mut HeaderMap) {
+    let asked: Vec<String> = listed(headers, CLEAR_SITE_DATA).map(str::to_owned).collect();
+    if headers.remove(CLEAR_SITE_DATA).is_none() {
+        return;
+    }
+    let all = asked.iter().any(|kind| kind == "\"*\"");
+    let kept = CLEARED_BY_ORIGIN.into_iter().filter(|kind| all || asked.iter().any(|asked| asked == kind));
+    let kept = kept.collect::<Vec<_>>().join(", ");
+    if let (false, Ok(kept)) = (kept.is_empty(), HeaderValue::try_from(kept)) {
+        headers.insert(CLEAR_SITE_DATA, kept);
+    }
+}
+
+fn remove_of_proxies(headers: &mut HeaderMap) {
+    let told: Vec<HeaderName> = headers.keys().filter(|name| is_of_proxies(name)).cloned().collect();
+    for name in told {
+        headers.remove(name);
     }
 }
 
@@ -283,6 +360,54 @@ mod test {
         let cookies: Vec<_> = headers.get_all("set-cookie").iter().map(|cookie| cookie.to_str().unwrap()).collect();
         assert_eq!(cookies, ["a=1; Path=/; HttpOnly", "b=2", "domain=kept"]);
         assert!(!headers.contains_key("x-hop") && headers.contains_key("content-security-policy"));
+    }
+
+    #[test]
+    fn what_a_program_clears_is_that_of_its_own_host_alone() {
+        for (asked, kept) in [
+            ("\"cookies\"", None),
+            ("\"cache\", \"cookies\", \"storage\"", Some("\"cache\", \"storage\"")),
+            ("\"*\"", Some("\"cache\", \"clientHints\", \"storage\", \"executionContexts\"")),
+            ("\"unknown\"", None),
+        ] {
+            let mut headers = map(&[("clear-site-data", asked)]);
+            to_client(&mut headers, false);
+            assert_eq!(headers.get("clear-site-data").map(|value| value.to_str().unwrap()), kept, "{asked}");
+        }
+    }
+
+    #[test]
+    fn an_answer_from_the_origin_of_the_api_has_no_header_that_acts_on_all_of_it() {
+        let acting = [
+            "alt-svc",
+            "clear-site-data",
+            "nel",
+            "report-to",
+            "reporting-endpoints",
+            "service-worker-allowed",
+            "set-cookie",
+            "strict-transport-security",
+            "www-authenticate",
+            "accept-ch",
+            "origin-agent-cluster",
+            "public-key-pins",
+            "expect-ct",
+            "x-permitted-cross-domain-policies",
+            "link",
+            "refresh",
+            "speculation-rules",
+            "use-as-dictionary",
+            "no-vary-search",
+            "critical-ch",
+        ];
+        let harmless = ["content-type", "etag", "x-total", "access-control-allow-origin", "content-security-policy"];
+        let mut headers = map(&acting.iter().chain(&harmless).map(|name| (*name, "1")).collect::<Vec<_>>());
+        keep_harmless(&mut headers);
+        let mut kept: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        kept.sort_unstable();
+        let mut expected = harmless;
+        expected.sort_unstable();
+        assert_eq!(kept, expected);
     }
 
     #[test]

@@ -26,6 +26,16 @@ async fn a_path_stands_for_a_port_only_where_it_is_switched_on_and_its_pages_hav
     assert!(head.contains(&format!("x-forwarded-prefix: /proxy/{id}/3000\"")) && !head.contains("cookie"), "{head}");
     assert_eq!(answer.header("content-security-policy"), Some("sandbox allow-scripts allow-forms"));
     assert_eq!(answer.header("set-cookie"), None);
+    let acting = "HTTP/1.1 401 No\r\nContent-Length: 0\r\nX-Own: 1\r\nClear-Site-Data: \"*\"\r\nAlt-Svc: clear\r\n\
+                  Strict-Transport-Security: max-age=1\r\nService-Worker-Allowed: /\r\nWWW-Authenticate: Basic\r\n\r\n";
+    let hex: String = acting.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let answer = get(&server, "localhost", &format!("/proxy/{id}/3000/raw/{hex}"), &headers).await;
+    assert_eq!((answer.status, answer.header("x-own")), (401, Some("1")));
+    for name in
+        ["clear-site-data", "alt-svc", "strict-transport-security", "service-worker-allowed", "www-authenticate"]
+    {
+        assert_eq!(answer.header(name), None, "{name} acts on the whole origin");
+    }
     let linked = get(&server, "localhost", &format!("/proxy/{id}/3000?token={token}"), "").await;
     assert_eq!(linked.told()["line"], "GET / HTTP/1.1");
     let keyed = format!("X-API-Key: {KEY}\r\n");
