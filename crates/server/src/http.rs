@@ -5,6 +5,7 @@ mod accept;
 mod admin;
 mod archives;
 mod audit;
+mod authority;
 mod body;
 mod codec;
 mod cors;

@@ -7,8 +7,6 @@ use hyper::ext::ReasonPhrase;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, PROXY_AUTHENTICATE};
 use hyper::{Response, StatusCode};
 
-use super::target::Target;
-
 /// Header with the name of the reason.
 const REASON_HEADER: HeaderName = HeaderName::from_static("tidebox-egress");
 /// Codes of SOCKS5.
@@ -52,8 +50,8 @@ impl Refusal {
     }
 
     /// Makes the refusal of a connection to the box itself, where nothing takes it.
-    pub(super) fn nothing_listens(target: &Target) -> Refusal {
-        Refusal::unreachable(format!("nothing listens at {}:{} in this sandbox", target.host, target.port))
+    pub(super) fn nothing_listens(host: &str, port: u16) -> Refusal {
+        Refusal::unreachable(format!("nothing listens at {host}:{port} in this sandbox"))
     }
 
     /// Makes the refusal while no server receives.

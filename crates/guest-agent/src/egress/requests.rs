@@ -84,7 +84,11 @@ impl Requests {
     pub(super) async fn ask(&self, target: &Target) -> Answer {
         if !self.had_receiver.get() {
             let is_the_box = self.own_port.get().is_some() && inside::is_the_box(&target.host);
-            return Err(if is_the_box { Refusal::nothing_listens(target) } else { Refusal::no_network() });
+            return Err(if is_the_box {
+                Refusal::nothing_listens(&target.host, target.port)
+            } else {
+                Refusal::no_network()
+            });
         }
         let host = self.host(target)?;
         let id = self.next.get();

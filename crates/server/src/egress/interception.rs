@@ -36,7 +36,7 @@ use super::account::{Account, Shared};
 use super::hello::HANDSHAKE;
 use super::refused::Refused;
 use crate::budget::Reservation;
-use crate::hop_by_hop::{is_framed_twice, remove_hop_by_hop, upgrade};
+use crate::hop_by_hop::{Trailed, is_framed_twice, remove_hop_by_hop, upgrade};
 
 /// Memory of a connection: the buffers of HTTP and of TLS towards both sides, in bytes.
 const MEMORY_BYTES: usize = 192 * 1024;
@@ -187,7 +187,7 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore, AnyError> {
 struct Upstream {
     /// Connection that was made, until the first request.
     stream: Option<TcpStream>,
-    sender: Option<client::SendRequest<Incoming>>,
+    sender: Option<client::SendRequest<Trailed<Incoming>>>,
 }
 
 /// Requests of one connection, and the host's answers.
@@ -279,11 +279,20 @@ impl Exchange {
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
             headers.insert(UPGRADE, protocol);
         }
+        let secret: Vec<HeaderName> = bound.iter().map(|(name, _)| name.clone()).collect();
         for (name, value) in bound {
             headers.insert(name, value);
         }
         *request.uri_mut() = path;
         *request.version_mut() = Version::HTTP_11;
+        // A host that reads trailers as headers must not find another value there.
+        let request = request.map(|body| {
+            Trailed::new(body, move |trailers| {
+                for name in &secret {
+                    trailers.remove(name);
+                }
+            })
+        });
         let mut upstream = self.upstream.lock().await;
         let sender = self.connected(&mut upstream).await?;
         let failed = |error: hyper::Error| {
@@ -344,7 +353,7 @@ impl Exchange {
     async fn connected<'a>(
         &self,
         upstream: &'a mut Upstream,
-    ) -> Result<&'a mut client::SendRequest<Incoming>, Refusal> {
+    ) -> Result<&'a mut client::SendRequest<Trailed<Incoming>>, Refusal> {
         if let Some(stream) = upstream.stream.take() {
             upstream.sender = Some(self.connect(stream).await.map_err(|error| {
                 tracing::debug!(id = %self.account.id, host = %self.host, %error, "TLS with a host has failed");
@@ -355,7 +364,7 @@ impl Exchange {
         upstream.sender.as_mut().ok_or(Refusal::Closed)
     }
 
-    async fn connect(&self, stream: TcpStream) -> Result<client::SendRequest<Incoming>, AnyError> {
+    async fn connect(&self, stream: TcpStream) -> Result<client::SendRequest<Trailed<Incoming>>, AnyError> {
         let _ = stream.set_nodelay(true);
         let name = ServerName::try_from(self.host.to_string())?;
         let connector = TlsConnector::from(self.account.shared.tls().await?);

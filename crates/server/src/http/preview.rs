@@ -19,7 +19,9 @@ use tracing::Instrument;
 
 use self::admission::Admission;
 use self::exchange::{Driver, EXCHANGE_BYTES, answer, exchange};
-use self::headers::{COOKIE, is_loop, keep_harmless, to_client, to_program, token_in, without_token};
+use self::headers::{
+    COOKIE, is_loop, keep_harmless, to_client, to_program, token_in, trailers_to_program, without_token,
+};
 use self::target::{Asked, Target, is_of_same_sandbox};
 use self::tunnel::Tunnel;
 use super::error::{ApiError, Refusal, Result, malformed};
@@ -34,7 +36,7 @@ use crate::auth::Principal;
 use crate::auth::preview::{Form, token};
 use crate::budget::Reservation;
 use crate::control::{Error, Resource};
-use crate::hop_by_hop::{is_framed_twice, upgrade};
+use crate::hop_by_hop::{Trailed, is_framed_twice, upgrade};
 
 /// Rule for pages that come from the API's own origin: they get another one, which is that of no page.
 const SANDBOX: &str = "sandbox allow-scripts allow-forms";
@@ -144,6 +146,9 @@ pub async fn forward(
     parts.version = Version::HTTP_11;
     let client = parts.extensions.remove::<OnUpgrade>().filter(|_| protocol.is_some());
     let tunnel = connect(&api, &target, &meter).await?;
+    let from_client = api.clone();
+    let body =
+        Body::new(Trailed::new(body, move |trailers| trailers_to_program(trailers, &from_client.settings.access)));
     let (mut response, driver) = exchange(tunnel, Request::from_parts(parts, body), api.control.tasks()).await?;
     if is_framed_twice(response.headers()) {
         return Err(Refusal::BadAnswer.into());
@@ -155,7 +160,7 @@ pub async fn forward(
         response.headers_mut().append(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(SANDBOX));
     }
     if !is_switch {
-        return Ok(answer(response, driver, held));
+        return answer(response, driver, held).await;
     }
     let program = hyper::upgrade::on(&mut response);
     let Some(client) = client else { return Err(Refusal::BadAnswer.into()) };

@@ -7,21 +7,24 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::tunnel::Tunnel;
 use crate::budget::Reservation;
+use crate::hop_by_hop::Trailed;
+use crate::http::accept::body_timeout::Stalled;
 use crate::http::body::drain;
-use crate::http::error::{ApiError, Refusal};
+use crate::http::error::{ApiError, Refusal, malformed};
 
 /// Memory held by every request for as long as it is under way: the buffer for what the program
 /// sends, and the one for what it is sent. Further bytes are counted while there are any.
@@ -31,6 +34,9 @@ const BUFFER_BYTES: usize = 32 * 1024;
 /// Longest wait for the head of an answer after the whole request was sent. Between two pieces of its
 /// body a program may take as long as it likes.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
+
+/// Longest wait of the head of an answer for the first piece of its body. One that comes later is passed on by itself.
+const FIRST_PIECE_WAIT: Duration = Duration::from_millis(20);
 
 /// Connection that a task reads and writes; dropping it resets it.
 pub type Driver = JoinSet<()>;
@@ -74,7 +80,13 @@ fn refusal(error: hyper::Error) -> ApiError {
         if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::OutOfMemory) {
             return Refusal::Busy.into();
         }
+        if error.is::<Stalled>() {
+            return Refusal::Stalled.into();
+        }
         cause = error.source();
+    }
+    if error.is_user() {
+        return malformed("the body broke off, or its chunks make no sense; send it whole");
     }
     Refusal::BadAnswer.into()
 }
@@ -117,16 +129,26 @@ impl http_body::Body for Sent {
     }
 }
 
-/// Returns the answer for the client, whose body holds the connection and its memory.
-pub fn answer(response: Response<Incoming>, driver: Driver, held: Reservation) -> Response {
-    let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    response
-        .map(|body| if is_switch { Body::empty() } else { Body::new(Answer { body, _driver: driver, _held: held }) })
+/// Returns the answer for the client, whose body holds the connection and its memory. The first piece is waited for, so
+/// that an answer which breaks right there can still become a refusal.
+///
+/// # Errors
+/// [`Refusal::BadAnswer`], or [`Refusal::Busy`] if there is no memory for it.
+pub async fn answer(response: Response<Incoming>, driver: Driver, held: Reservation) -> Result<Response, ApiError> {
+    let (head, mut body) = response.into_parts();
+    let first = match timeout(FIRST_PIECE_WAIT, body.frame()).await {
+        Ok(Some(piece)) => Some(piece.map_err(refusal)?),
+        Ok(None) | Err(_) => None,
+    };
+    let body = Trailed::new(Answer { first, body, _driver: driver, _held: held }, |_| {});
+    Ok(Response::from_parts(head, Body::new(body)))
 }
 
 /// Body of an answer, passed on as it comes. Its size is not told, so that it is not taken for one
 /// that is in memory; the client reads it in the header.
 struct Answer {
+    /// Piece that has come before the head was passed on.
+    first: Option<Frame<Bytes>>,
     body: Incoming,
     _driver: Driver,
     _held: Reservation,
@@ -140,16 +162,20 @@ impl http_body::Body for Answer {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        match self.first.take() {
+            Some(first) => Poll::Ready(Some(Ok(first))),
+            None => Pin::new(&mut self.body).poll_frame(context),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.first.is_none() && self.body.is_end_stream()
     }
 }
 
 #[cfg(test)]
 mod test {
+    use axum::http::StatusCode;
     use futures_util::{StreamExt, stream};
     use tokio::time::Instant;
 

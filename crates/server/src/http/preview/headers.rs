@@ -138,6 +138,13 @@ pub fn to_client(headers: &mut HeaderMap, is_switch: bool) {
     narrow_clearing(headers);
 }
 
+/// Changes the trailers of a client into those that the program gets.
+pub fn trailers_to_program(trailers: &mut HeaderMap, access: &Access) {
+    access.remove_keys(trailers);
+    trailers.remove("x-preview-token");
+    remove_of_proxies(trailers);
+}
+
 /// Removes what would act on the API's origin from an answer that comes from there.
 pub fn keep_harmless(headers: &mut HeaderMap) {
     let harmful: Vec<HeaderName> = headers.keys().filter(|name| !is_harmless(name)).cloned().collect();

@@ -4,7 +4,7 @@ use axum::http::{HeaderMap, HeaderValue, Request, header};
 use domain::SandboxId;
 
 use crate::auth::preview::PERMIT_CHARS;
-use crate::http::hosts::{Named, named};
+use crate::http::authority::{Named, named};
 
 /// Port of a sandbox that a request is to; an extension of every request to a preview.
 #[derive(Debug, Clone, PartialEq, Eq)]

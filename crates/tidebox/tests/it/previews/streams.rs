@@ -156,6 +156,27 @@ async fn the_answer_of_a_program_that_closes_without_reading_an_upload_reaches_t
 }
 
 #[tokio::test]
+async fn a_body_that_breaks_off_is_the_fault_of_who_sent_it() {
+    let server = server(false).await;
+    let id = serving(&server).await;
+    let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+    for answer in [
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nok\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
+    ] {
+        let request = format!("GET /raw/{} HTTP/1.1\r\nHost: {}\r\n\r\n", hex(answer), host(&id));
+        let reply = raw(&server, &request).await;
+        assert!(reply.status == 502 && reply.body.contains("broke off"), "{answer}: {reply:?}");
+    }
+    for body in ["zz\r\nab\r\n", "2\r\nabcdef\r\n0\r\n\r\n", "-1\r\n"] {
+        let head = format!("POST /count HTTP/1.1\r\nHost: {}\r\nTransfer-Encoding: chunked\r\n\r\n", host(&id));
+        let reply = raw(&server, &format!("{head}{body}")).await;
+        assert!(reply.status == 400 && reply.body.contains("chunks"), "{body}: {reply:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_waits_for_100_continue_gets_it_only_if_the_body_is_wanted() {
     let server = server(false).await;
     let id = serving(&server).await;

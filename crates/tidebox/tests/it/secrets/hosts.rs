@@ -19,6 +19,8 @@ pub struct Asked {
     /// Request line and headers.
     pub head: String,
     pub body: Vec<u8>,
+    /// Lines behind a body in chunks.
+    pub trailers: String,
 }
 
 impl Asked {
@@ -77,15 +79,15 @@ async fn answer(host: &str, stream: &mut BufReader<TlsStream<TcpStream>>, heard:
             return None;
         }
     }
-    let asked = Asked { host: host.to_owned(), head, body: Vec::new() };
+    let asked = Asked { host: host.to_owned(), head, body: Vec::new(), trailers: String::new() };
     let length = asked.header("content-length").first().map_or(0, |length| length.parse().unwrap());
-    let mut body = vec![0; length];
+    let (mut body, mut trailers) = (vec![0; length], String::new());
     stream.read_exact(&mut body).await.ok()?;
     if asked.header("transfer-encoding") == ["chunked"] {
-        body = chunks(stream).await?;
+        (body, trailers) = chunks(stream).await?;
     }
     let path = asked.head.split(' ').nth(1).unwrap().to_owned();
-    heard.lock().unwrap().push(Asked { body: body.clone(), ..asked });
+    heard.lock().unwrap().push(Asked { body: body.clone(), trailers, ..asked });
     let (line, content) = match path.as_str() {
         "/redirect" => ("302 Found\r\nLocation: /elsewhere".to_owned(), Vec::new()),
         "/echo" => ("200 OK".to_owned(), body),
@@ -115,18 +117,20 @@ async fn answer(host: &str, stream: &mut BufReader<TlsStream<TcpStream>>, heard:
     Some(true)
 }
 
-/// Reads a body in chunks.
-async fn chunks(stream: &mut BufReader<TlsStream<TcpStream>>) -> Option<Vec<u8>> {
+/// Reads a body in chunks, and the lines behind it.
+async fn chunks(stream: &mut BufReader<TlsStream<TcpStream>>) -> Option<(Vec<u8>, String)> {
     let mut body = Vec::new();
     loop {
         let mut line = String::new();
         stream.read_line(&mut line).await.ok()?;
         let length = usize::from_str_radix(line.trim(), 16).ok()?;
+        if length == 0 {
+            let mut trailers = String::new();
+            while stream.read_line(&mut trailers).await.ok()? > 2 {}
+            return Some((body, trailers));
+        }
         let mut chunk = vec![0; length + 2];
         stream.read_exact(&mut chunk).await.ok()?;
         body.extend_from_slice(&chunk[..length]);
-        if length == 0 {
-            return Some(body);
-        }
     }
 }

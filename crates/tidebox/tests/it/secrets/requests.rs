@@ -126,14 +126,9 @@ async fn a_box_trusts_its_authority_also_after_the_server_was_killed() {
     assert!(site.curl(&other, "--cacert before.pem https://HERE/").await.contains("certificate"));
 }
 
-#[tokio::test]
-async fn requests_that_are_not_for_the_host_or_cannot_be_read_in_one_way_reach_nothing() {
-    let site = Site::native().await;
-    let Site { server, hosts, .. } = &site;
-    site.save("key", VALUE, "api.example").await;
-    let id = site.spawn(&["key"]).await;
-    let port = hosts.port;
-    let client = format!(
+/// Returns a program that sends the bytes of its argument to `api.example`, and prints the first line of the answer.
+fn client(port: u16) -> String {
+    format!(
         "import os, socket, ssl, sys\n\
          proxy = os.environ['HTTPS_PROXY'].split('//')[1].split(':')\n\
          s = socket.create_connection((proxy[0], int(proxy[1])))\n\
@@ -150,8 +145,19 @@ async fn requests_that_are_not_for_the_host_or_cannot_be_read_in_one_way_reach_n
                  out += piece\n\
          except OSError as error:\n    out += repr(error).encode()\n\
          print(out.split(b'\\r\\n')[0].decode())\n"
-    );
-    server.write(&id, "/workspace/client.py", &client).await;
+    )
+}
+
+#[tokio::test]
+async fn requests_that_are_not_for_the_host_or_cannot_be_read_in_one_way_reach_nothing() {
+    let site = Site::native().await;
+    let Site { server, hosts, .. } = &site;
+    site.save("key", VALUE, "api.example").await;
+    let port = hosts.port;
+    let plain = json!({"value": "theirs", "hosts": [format!("api.example:{port}")], "header": "x-secret"});
+    server.put("/secrets/plain", plain).await.ok();
+    let id = site.spawn(&["key", "plain"]).await;
+    server.write(&id, "/workspace/client.py", &client(port)).await;
     let ask = async |request: &str| server.output(&id, &format!("python3 client.py \"b'{request}'\"")).await;
     let host = format!("Host: api.example:{port}\\r\\n");
     assert_eq!(ask(&format!("GET / HTTP/1.1\\r\\n{host}\\r\\n")).await, "HTTP/1.1 200 OK\n");
@@ -192,6 +198,14 @@ async fn requests_that_are_not_for_the_host_or_cannot_be_read_in_one_way_reach_n
         let lengths = asked.header("content-length").len() + asked.header("transfer-encoding").len();
         assert!(lengths <= 1 && !asked.head.contains("/inner"), "{asked:?}");
     }
+    // Trailers have the rules of headers.
+    let trailed = format!(
+        "POST /echo HTTP/1.1\\r\\n{host}Transfer-Encoding: chunked\\r\\nTrailer: x-secret, x-sum\\r\\n\\r\\n2\\r\\nab\\r\\n0\\r\\nX-Secret: mine\\r\\nX-Sum: 7\\r\\n\\r\\n"
+    );
+    assert_eq!(ask(&trailed).await, "HTTP/1.1 200 OK\n");
+    let asked = hosts.asked();
+    assert_eq!((asked[0].body.as_slice(), asked[0].header("x-secret")), (&b"ab"[..], vec!["theirs"]));
+    assert!(asked[0].trailers.contains("x-sum: 7") && !asked[0].trailers.contains("mine"), "{asked:?}");
     let twice = ask(&format!("GET /twice HTTP/1.1\\r\\n{host}\\r\\n")).await;
     assert!(twice.starts_with("HTTP/1.1 502"), "{twice}");
     // The name in TLS has to be that of the host too.
