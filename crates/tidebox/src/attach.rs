@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
-use client::{Attached, AttachedInput, Client, Error, ProcessEvent};
+use client::{Attached, AttachedEvents, AttachedInput, Client, Error, ProcessEvent};
 use tokio::io::AsyncReadExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -62,7 +62,14 @@ pub async fn run(context: &Context, args: AttachArgs) -> Result {
     let found = context.client.process(&id, &process).await.map_err(|error| Failure::from(error).of_exec())?;
     // Its number: the name may be that of another one when the line is opened anew.
     let process = found.process_id.to_string();
-    let session = Session { id: &id, process: &process, has_terminal: found.tty, takes_input: !no_stdin, detach_keys };
+    let session = Session {
+        id: &id,
+        process: &process,
+        from: None,
+        has_terminal: found.tty,
+        takes_input: !no_stdin,
+        detach_keys,
+    };
     let mut signals = Signals::listen().map_err(Failure::of_exec)?;
     let end = session.run(&context.client, &mut signals).await.map_err(Failure::of_exec)?;
     match end {
@@ -91,6 +98,8 @@ pub enum End {
 pub struct Session<'a> {
     pub id: &'a str,
     pub process: &'a str,
+    /// Number of the output to begin with; the screen of the terminal if absent.
+    pub from: Option<u64>,
     /// True if the process has a terminal.
     pub has_terminal: bool,
     pub takes_input: bool,
@@ -104,6 +113,8 @@ struct Here {
     resized: Option<Signal>,
     keys: KeyFilter,
     input_ended: bool,
+    /// True once bytes of stdin were sent.
+    has_sent: bool,
 }
 
 impl Session<'_> {
@@ -114,7 +125,8 @@ impl Session<'_> {
         let resized = if self.has_terminal { signal(SignalKind::window_change()).ok() } else { None };
         let keys = if at_terminal { self.detach_keys.clone() } else { DetachKeys::default() };
         let (input, _reader) = if self.takes_input { stdin() } else { (mpsc::channel(1).1, JoinSet::new()) };
-        let mut here = Here { input, resized, keys: KeyFilter::new(keys), input_ended: !self.takes_input };
+        let mut here =
+            Here { input, resized, keys: KeyFilter::new(keys), input_ended: !self.takes_input, has_sent: false };
         let end = self.talk(client, signals, &mut here).await;
         if let Some(raw) = &raw
             && !matches!(end, Ok(End::Exited(_)))
@@ -130,13 +142,18 @@ impl Session<'_> {
 
     async fn talk(&self, client: &Client, signals: &mut Signals, here: &mut Here) -> Result<End> {
         let size_here = || if self.has_terminal { size() } else { None };
-        let mut attached = client.attach_process(self.id, self.process, None, size_here()).await?;
+        let mut attached = client.attach_process(self.id, self.process, self.from, size_here()).await?;
         loop {
             let broken = match self.exchange(&mut attached, signals, here).await {
                 Ok(end) => return Ok(end),
                 Err(Problem::Line(error)) => error,
                 Err(Problem::Here(failure)) => return Err(failure),
             };
+            if here.has_sent && !self.has_terminal {
+                // A person sees which keys are missing. What a pipe lost would be missing silently.
+                let lost = "the line broke, and how much of stdin the process has received is not known";
+                return Err(Failure::new("connection_cut", lost));
+            }
             let seq = attached.events.seq();
             note("\r\ntidebox: the line broke; it is opened again\r");
             attached = tokio::select! {
@@ -171,37 +188,52 @@ impl Session<'_> {
         here: &mut Here,
     ) -> std::result::Result<End, Problem> {
         let Attached { input, events } = attached;
-        loop {
-            tokio::select! {
-                event = events.next() => match event.map_err(of_line)? {
-                    Some(event) => {
-                        if let Some(end) = print(event).await.map_err(Problem::Here)? {
-                            return Ok(end);
-                        }
+        tokio::select! {
+            end = listen(events) => end,
+            end = feed(input, here) => end,
+            exit = signals.next() => Ok(End::Signalled(exit)),
+        }
+    }
+}
+
+/// Prints what the process says until its end, or until the line breaks.
+async fn listen(events: &mut AttachedEvents) -> std::result::Result<End, Problem> {
+    while let Some(event) = events.next().await.map_err(of_line)? {
+        if let Some(end) = print(event).await.map_err(Problem::Here)? {
+            return Ok(end);
+        }
+    }
+    Err(Problem::Here(Failure::new("connection_cut", "the exit code of the process did not arrive")))
+}
+
+/// Passes on what is typed here, and sizes of the terminal, until the detach keys are typed. Output is read
+/// meanwhile: a process that waits for its reader takes no input.
+async fn feed(input: &mut AttachedInput, here: &mut Here) -> std::result::Result<End, Problem> {
+    loop {
+        let passed = tokio::select! {
+            typed = here.input.recv(), if !here.input_ended => match typed {
+                Some(typed) => {
+                    let (passed, is_detach) = here.keys.take(&typed);
+                    here.has_sent |= !passed.is_empty();
+                    let sent = send(input, passed.into()).await;
+                    if is_detach {
+                        return sent.map(|()| End::Detached).map_err(Problem::Line);
                     }
-                    None => {
-                        let end = Failure::new("connection_cut", "the exit code of the process did not arrive");
-                        return Err(Problem::Here(end));
-                    }
-                },
-                typed = here.input.recv(), if !here.input_ended => match typed {
-                    Some(typed) => {
-                        let (passed, is_detach) = here.keys.take(&typed);
-                        send(input, passed.into()).await.map_err(Problem::Line)?;
-                        if is_detach {
-                            return Ok(End::Detached);
-                        }
-                    }
-                    None => {
-                        here.input_ended = true;
-                        input.end().await.map_err(Problem::Line)?;
-                    }
-                },
-                () = changed(&mut here.resized) => if let Some((cols, rows)) = size() {
-                    input.resize(cols, rows).await.map_err(Problem::Line)?;
-                },
-                exit = signals.next() => return Ok(End::Signalled(exit)),
-            }
+                    sent
+                }
+                None => {
+                    here.input_ended = true;
+                    input.end().await
+                }
+            },
+            () = changed(&mut here.resized) => match size() {
+                Some((cols, rows)) => input.resize(cols, rows).await,
+                None => Ok(()),
+            },
+        };
+        if passed.is_err() {
+            // The process may have ended: what is read from the line says why it takes no more.
+            std::future::pending::<()>().await;
         }
     }
 }

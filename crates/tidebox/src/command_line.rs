@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use client::{Client, Options};
 
@@ -20,7 +20,7 @@ use crate::{
 /// Disposable sandboxes for unreviewed code.
 #[derive(Debug, Parser)]
 #[command(name = "tidebox", version, propagate_version = false, arg_required_else_help = true, term_width = 100)]
-#[command(after_help = "Start with `tidebox serve`, then `tidebox run host -- uname -a`.\n\n\
+#[command(after_help = "Start with `tidebox serve`, then `tidebox run host uname -a`.\n\n\
     Exit codes: 0 done, 1 the service or the connection failed, 2 wrong usage. `exec` and `run` give the\n\
     command's own code, and 125 when they themselves failed.")]
 pub struct CommandLine {
@@ -57,8 +57,8 @@ struct Global {
         help_heading = "General"
     )]
     api_key: Option<String>,
-    /// A PEM file of the authorities that may vouch for an https server, instead
-    /// of those that the system trusts
+    /// A PEM file of the authorities that may vouch for an https server, or of its
+    /// own certificate, instead of those that the system trusts
     #[arg(
         long,
         global = true,
@@ -230,6 +230,30 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
     }
 }
 
+/// Subcommands of other programs that run boxes, with what does the same here.
+const HABITS: [(&str, &str); 14] = [
+    ("commit", "snapshot create"),
+    ("delete", "destroy"),
+    ("images", "image list"),
+    ("import", "image import"),
+    ("info", "doctor"),
+    ("load", "image import"),
+    ("port", "ports"),
+    ("pull", "image pull"),
+    ("remove", "destroy"),
+    ("rmi", "image remove"),
+    ("sh", "shell"),
+    ("ssh", "shell"),
+    ("start", "resume"),
+    ("stop", "pause"),
+];
+
+/// Returns the subcommand that an unknown one stands for elsewhere.
+fn meant(error: &clap::Error) -> Option<&'static str> {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+    HABITS.iter().find(|(theirs, _)| theirs == unknown).map(|(_, ours)| *ours)
+}
+
 /// Prints help and version to stdout, and faults to stderr; as JSON if the arguments seem to ask
 /// for it.
 fn misunderstood(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
@@ -243,6 +267,8 @@ fn misunderstood(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
         note(&serde_json::json!({ "code": "usage", "message": message }).to_string());
     } else if error.print().is_err() {
         // Stderr is closed; the exit code still reports the fault.
+    } else if let Some(ours) = meant(error) {
+        note(&format!("\n  tip: it is `tidebox {ours}` here"));
     }
     ExitCode::from(if is_help { 0 } else { 2 })
 }

@@ -11,6 +11,8 @@ use crate::output::{Format, harmless, stdout};
 /// Remove sandboxes, with everything in them
 #[derive(Debug, Args)]
 #[command(visible_alias = "rm")]
+// A removal never asks whether it should; fingers add it.
+#[command(arg = clap::Arg::new("force").short('f').long("force").hide(true).action(clap::ArgAction::SetTrue))]
 pub struct DestroyArgs {
     /// The sandboxes
     #[arg(required = true, value_name = "ID")]

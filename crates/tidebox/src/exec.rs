@@ -25,16 +25,18 @@ pub const SHELL: &str = "if command -v bash >/dev/null; then exec bash -l; else 
 /// Run a command in a sandbox
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The words after -- are run as they are, without a shell; -c gives a line to /bin/sh instead.\n\
+    after_help = "The words after the ID are run as they are, without a shell; -c gives a line to /bin/sh instead.\n\
+    Options of exec come before the first of them; -- may stand there.\n\
     Output arrives as it is written, byte by byte. The exit code is the command's own; 124 at the\n\
     deadline; 125 if the command could not be run at all. Ctrl-C ends the command.\n\
-    With -it it has this terminal, with every key; Ctrl-P Ctrl-Q leaves it. A line that breaks is\n\
-    opened anew. With a name it goes on when this command ends, and `tidebox attach` comes back to it.\n\n\
-    tidebox exec sb-… -- python3 -c 'print(1)'\n\
+    Stdin is read with -i only. With -it the command has this terminal, with every key; Ctrl-P Ctrl-Q\n\
+    leaves it, and a line that breaks is opened again. With a name the command keeps running when this\n\
+    one ends, and `tidebox attach` comes back to it.\n\n\
+    tidebox exec sb-… python3 -c 'print(1)'\n\
     tidebox exec sb-… -c 'ls | wc -l'\n\
-    tidebox exec sb-… -- sh < script.sh\n\
-    tidebox exec sb-… -it -- vim notes.txt\n\
-    tidebox exec sb-… -d --name web -- python3 -m http.server"
+    tar c src | tidebox exec -i sb-… tar x\n\
+    tidebox exec -it sb-… vim notes.txt\n\
+    tidebox exec -d --name web sb-… python3 -m http.server"
 )]
 pub struct ExecArgs {
     /// The sandbox
@@ -48,10 +50,10 @@ pub struct ExecArgs {
 /// Options for a person's part in the command.
 #[derive(Debug, Args)]
 pub struct InteractionArgs {
-    /// Pass stdin on as it is typed or written
+    /// Pass stdin on as it is typed or written; without it nothing is read
     #[arg(short, long, conflicts_with = "no_stdin")]
     interactive: bool,
-    /// Give the command a terminal; with -i it is this one
+    /// Give the command a terminal; with -i it is this one. Without a command it is a shell
     #[arg(short, long)]
     tty: bool,
     /// Start it in the background, and print the number of the process
@@ -76,25 +78,23 @@ pub struct Interaction {
 }
 
 impl InteractionArgs {
-    /// Returns what is asked for; `None` for a command that is just run.
-    pub fn asked(self) -> Option<Interaction> {
+    /// Returns what is asked for; `None` for a command that is just run. In JSON that is also a command
+    /// with stdin alone, because its output is part of one answer.
+    fn asked(self, format: Format) -> Option<Interaction> {
         let InteractionArgs { interactive, tty, detach, name, detach_keys } = self;
-        let is_asked = interactive || tty || detach || name.is_some();
+        let streams = interactive && format == Format::Table;
+        let is_asked = streams || tty || detach || name.is_some();
         is_asked.then_some(Interaction { interactive, tty, detach, name, detach_keys })
     }
 }
 
-/// Command to run, with its environment, user, deadline and stdin.
+/// Command to run, with its environment, user and deadline.
 #[derive(Debug, Args)]
+// What is so without -i, for scripts that say it.
+#[command(arg = clap::Arg::new("no_stdin").short('n').long("no-stdin").hide(true).action(clap::ArgAction::SetTrue))]
 pub struct CommandArgs {
     /// Run this line by /bin/sh
-    #[arg(
-        short = 'c',
-        long = "command",
-        value_name = "LINE",
-        required_unless_present_any = ["words", "tty"],
-        conflicts_with = "words"
-    )]
+    #[arg(short = 'c', long = "command", value_name = "LINE", conflicts_with = "words")]
     line: Option<String>,
     /// Set a variable of its environment; may be given several times
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = pair)]
@@ -111,50 +111,54 @@ pub struct CommandArgs {
     /// Deadline, such as 30s; the server's default if left out
     #[arg(long, value_name = "DURATION")]
     timeout: Option<String>,
-    /// Pass no stdin; else it is read to its end first, unless it is a terminal
-    #[arg(short, long)]
-    no_stdin: bool,
     /// The program and its arguments
-    #[arg(last = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     words: Vec<String>,
 }
 
 /// Runs the command and exits with its exit code.
 pub async fn run(context: &Context, args: ExecArgs) -> Result {
-    if let Some(interaction) = args.interaction.asked() {
-        let request = args.command.described().map_err(Failure::of_exec)?;
-        return interact(context, &args.id, request, interaction).await;
+    let ExecArgs { id, command, interaction } = args;
+    let (reads_stdin, tty) = (interaction.interactive, interaction.tty);
+    let described = command.described(tty, "ID")?;
+    if let Some(interaction) = interaction.asked(context.output.format) {
+        return interact(context, &id, described, interaction).await;
     }
-    let request = request(context, args.command).await.map_err(Failure::of_exec)?;
+    let request = with_stdin(context, described, reads_stdin).await.map_err(Failure::of_exec)?;
     let mut signals = Signals::listen().map_err(Failure::of_exec)?;
     tokio::select! {
         // Returning closes the connection, which ends the command.
         exit = signals.next() => Err(Failure::silent(exit)),
-        result = perform(context, &args.id, request) => result.map(ExitCode::from).map_err(Failure::of_exec),
+        result = perform(context, &id, request) => result.map(ExitCode::from).map_err(Failure::of_exec),
     }
 }
 
-/// Builds the request, reading stdin to its end.
-pub async fn request(context: &Context, args: CommandArgs) -> Result<ExecRequest> {
-    let no_stdin = args.no_stdin;
-    let request = args.described()?;
-    let stdin = if no_stdin { None } else { stdin::read(context.output).await? };
-    Ok(match stdin {
-        Some((text, stdin_encoding)) => ExecRequest { stdin: Some(text), stdin_encoding, ..request },
-        None => request,
-    })
+/// Adds stdin, read to its end within the deadline of the command, if it is asked for.
+pub async fn with_stdin(context: &Context, request: ExecRequest, reads_stdin: bool) -> Result<ExecRequest> {
+    if !reads_stdin {
+        return Ok(request);
+    }
+    let (text, stdin_encoding) = stdin::read(context.output, request.timeout.as_deref()).await?;
+    Ok(ExecRequest { stdin: Some(text), stdin_encoding, ..request })
 }
 
 impl CommandArgs {
-    /// Builds the request without stdin. Without a command it is a shell.
-    pub fn described(self) -> Result<ExecRequest> {
+    /// Builds the request without stdin. Without a command it is a shell if there is a terminal for it; else
+    /// the failure says that the command comes after `place`.
+    pub fn described(self, tty: bool, place: &str) -> Result<ExecRequest> {
         let env = string_map("--env", &self.env)?;
         let env_secret = string_map("--env-secret", &self.env_secret)?;
         let mut words = self.words.into_iter();
         let (command, args, mode) = match (self.line, words.next()) {
             (Some(line), _) => (line, Vec::new(), ExecMode::Shell),
             (None, Some(program)) => (program, words.collect(), ExecMode::Argv),
-            (None, None) => (SHELL.to_owned(), Vec::new(), ExecMode::Shell),
+            (None, None) if tty => (SHELL.to_owned(), Vec::new(), ExecMode::Shell),
+            (None, None) => {
+                return Err(Failure::usage(format!(
+                    "no command is given; write it after {place}, such as `ls -l`, or as a line of the shell with -c; \
+                     -it without a command opens a shell"
+                )));
+            }
         };
         let (workdir, user, timeout) = (self.workdir, self.user, self.timeout);
         Ok(ExecRequest { command, args, mode, env, env_secret, workdir, user, timeout, ..ExecRequest::default() })
@@ -183,13 +187,16 @@ pub async fn converse(context: &Context, id: &str, mut request: ExecRequest, ask
     if name.is_none() && !detach {
         request.linger = Some(LINGER.to_owned());
     }
+    // Its output then waits for this reader, as that of a pipe does; that of a terminal is for the eye.
+    request.resumable = interactive && !tty && name.is_none();
     let client = &context.client;
     let mut signals = Signals::listen()?;
-    let (process, has_terminal) = match client.start_process(id, request).await {
-        Ok(started) => (started.process_id, tty),
+    // A new process has no screen yet: its output alone leaves what the terminal here shows.
+    let (process, has_terminal, from) = match client.start_process(id, request).await {
+        Ok(started) => (started.process_id, tty, Some(0)),
         Err(error) if error.is_code("conflict") && !detach && name.is_some() => {
             let found = client.process(id, name.as_deref().unwrap_or_default()).await?;
-            (found.process_id, found.tty)
+            (found.process_id, found.tty, None)
         }
         Err(error) => return Err(error.into()),
     };
@@ -199,7 +206,7 @@ pub async fn converse(context: &Context, id: &str, mut request: ExecRequest, ask
         return Ok(0);
     }
     let process = process.to_string();
-    let session = Session { id, process: &process, has_terminal, takes_input: interactive, detach_keys };
+    let session = Session { id, process: &process, from, has_terminal, takes_input: interactive, detach_keys };
     let end = session.run(client, &mut signals).await;
     if name.is_none() && !matches!(end, Ok(End::Detached)) {
         // Else it would be listed for as long as it lingers.
@@ -259,7 +266,7 @@ where
     Err(Failure::new("connection_cut", "the command's exit code did not arrive"))
 }
 
-/// Explains the size limit, which stdin has exceeded.
+/// Explains the size limit, which the command or its stdin has exceeded.
 fn explained(error: client::Error) -> Failure {
     match error {
         client::Error::TooLarge { .. } => stdin::too_large(),

@@ -27,6 +27,7 @@ pub struct PauseArgs {
 
 /// Have the processes of a paused sandbox go on
 #[derive(Debug, Args)]
+#[command(visible_alias = "unpause")]
 pub struct ResumeArgs {
     /// The sandbox
     id: String,

@@ -7,18 +7,23 @@ use clap::Args;
 
 use crate::context::Context;
 use crate::failure::Result;
+use crate::list::{self, Shown};
 use crate::output::table;
 use crate::values::or_dash;
 
-/// List the background processes of a sandbox
+/// List the background processes of a sandbox; without an ID, the sandboxes
 #[derive(Debug, Args)]
 pub struct PsArgs {
     /// The sandbox
-    id: String,
+    #[arg(conflicts_with_all = ["all", "quiet"])]
+    id: Option<String>,
+    #[command(flatten)]
+    shown: Shown,
 }
 
 pub async fn run(context: &Context, args: &PsArgs) -> Result {
-    let processes = context.client.processes(&args.id).await?;
+    let Some(id) = &args.id else { return list::print(context, &args.shown).await };
+    let processes = context.client.processes(id).await?;
     context.output.print(&processes, |processes| {
         table(
             &["PROCESS", "NAME", "STATE", "TTY", "READERS", "OUTPUT", "STARTED", "COMMAND"],

@@ -13,7 +13,7 @@ use crate::attach::DetachKeys;
 use crate::context::Context;
 use crate::exec::{self, CommandArgs, Interaction};
 use crate::failure::{Failure, Result};
-use crate::output::note;
+use crate::output::{Format, note};
 use crate::signals::Signals;
 use crate::values::SpawnOptions;
 
@@ -30,11 +30,15 @@ const DESTROY_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug, Args)]
 #[command(
     after_help = "The box is removed however the command ends, also on Ctrl-C. The exit code is the command's own;\n\
-    124 at the deadline; 125 if there was no box or the command could not be run.\n\n\
-    tidebox run host -- python3 -c 'print(1)'\n\
-    tidebox run host --memory-mb 256 -c 'dmesg | tail' -n\n\
-    tidebox run host -it"
+    124 at the deadline; 125 if there was no box or the command could not be run.\n\
+    Options of run come before the first word of the command; -- may stand there. Stdin is read with -i\n\
+    only.\n\n\
+    tidebox run host python3 -c 'print(1)'\n\
+    tidebox run --memory-mb 256 host -c 'dmesg | tail'\n\
+    tidebox run -it host"
 )]
+// A box is removed in any case; fingers add it.
+#[command(arg = clap::Arg::new("rm").long("rm").hide(true).action(clap::ArgAction::SetTrue))]
 pub struct RunArgs {
     /// Image, such as host or python:3.12
     image: String,
@@ -45,7 +49,7 @@ pub struct RunArgs {
     owner: Option<String>,
     #[command(flatten)]
     command: CommandArgs,
-    /// Pass stdin on as it is typed or written
+    /// Pass stdin on as it is typed or written; without it nothing is read
     #[arg(short, long, conflicts_with = "no_stdin")]
     interactive: bool,
     /// Give the command a terminal; with -i it is this one. Without a command it is a shell
@@ -60,9 +64,9 @@ pub async fn run(context: &Context, args: RunArgs) -> Result {
     let run = format!("{:016x}", RandomState::new().hash_one(()));
     spawn.metadata.get_or_insert_default().0.insert(RUN_LABEL.to_owned(), run.clone());
     let (interactive, tty) = (args.interactive, args.tty);
-    let request =
-        if interactive || tty { args.command.described() } else { exec::request(context, args.command).await };
-    let request = request.map_err(Failure::of_exec)?;
+    let streams = tty || (interactive && context.output.format == Format::Table);
+    let request = args.command.described(tty, "IMAGE")?;
+    let request = exec::with_stdin(context, request, interactive && !streams).await.map_err(Failure::of_exec)?;
     let mut signals = Signals::listen().map_err(Failure::of_exec)?;
     let (sandbox, interrupted) = match make(context, &spawn, &mut signals).await {
         Ok(made) => made,
@@ -74,7 +78,7 @@ pub async fn run(context: &Context, args: RunArgs) -> Result {
     };
     let result = match interrupted {
         Some(exit) => Err(Failure::silent(exit)),
-        None if interactive || tty => {
+        None if streams => {
             // The box ends with the command, so there is nothing to come back to.
             let (detach, name, detach_keys) = (false, None, DetachKeys::default());
             let asked = Interaction { interactive, tty, detach, name, detach_keys };

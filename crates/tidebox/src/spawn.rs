@@ -12,6 +12,7 @@ use crate::values::SpawnOptions;
 
 /// Make a sandbox and print its ID
 #[derive(Debug, Args)]
+#[command(visible_alias = "create")]
 pub struct SpawnArgs {
     /// Image; the server's default if left out
     #[arg(long, value_name = "NAME")]
@@ -43,7 +44,7 @@ pub fn report(context: &Context, sandbox: &Sandbox) -> Result<()> {
     if stderr_is_terminal() {
         let Sandbox { id, provider, image, memory_mb, vcpus, expires_at, .. } = sandbox;
         context.output.remark(&harmless(&format!(
-            "{image} on {provider}, {memory_mb} MiB, {vcpus} vCPU, until {expires_at}; try: tidebox exec {id} -- uname -a"
+            "{image} on {provider}, {memory_mb} MiB, {vcpus} vCPU, until {expires_at}; try: tidebox exec {id} uname -a"
         )));
     }
     Ok(())

@@ -85,14 +85,32 @@ async fn doctor_says_why_a_server_that_answers_cannot_make_boxes() {
 async fn exec_passes_stdin_and_the_exit_code_and_every_byte() {
     on_its_own(|server| {
         let id = succeeds(server, &["spawn", "--ttl", "10m"]).trim().to_owned();
-        let bytes: Vec<u8> = (0..=255u8).cycle().take(300_000).collect();
-        let echoed = tidebox(server, &["exec", &id, "--", "cat"], &bytes);
+        // More than one request takes, and more than is kept of output that nobody reads.
+        let bytes: Vec<u8> = (0..=255u8).cycle().take(12_000_000).collect();
+        let echoed = tidebox(server, &["exec", "-i", &id, "cat"], &bytes);
         assert_eq!((echoed.status.code(), echoed.stdout == bytes), (Some(0), true));
+        let counted = tidebox(server, &["run", "-i", "host", "wc", "-c"], &bytes);
+        assert_eq!(String::from_utf8(counted.stdout).unwrap().trim(), "12000000");
+        let unread = tidebox(server, &["exec", "-i", &id, "true"], &bytes);
+        assert_eq!(unread.status.code(), Some(0), "{unread:?}");
         let code = tidebox(server, &["exec", &id, "-c", "exit 77"], b"").status.code();
         assert_eq!(code, Some(77));
         let gone = tidebox(server, &["exec", "sb-aaaaaaaaaaaaaaaa", "--", "true"], b"");
         assert_eq!(gone.status.code(), Some(125));
         succeeds(server, &["destroy", &id]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stdin_that_does_not_end_does_not_outlast_the_deadline() {
+    on_its_own(|server| {
+        let id = succeeds(server, &["spawn", "--ttl", "10m"]).trim().to_owned();
+        let (stdin, _open) = std::io::pipe().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidebox"));
+        command.args(["--url", &server.url, "exec", "-i", "--timeout", "300ms", &id, "cat"]).stdin(stdin);
+        assert_eq!(command.status().unwrap().code(), Some(124));
+        assert_eq!(succeeds(server, &["ps", &id]).lines().count(), 1, "nothing is left of it");
     })
     .await;
 }
@@ -134,6 +152,7 @@ async fn a_faulty_configuration_is_refused_with_a_line_for_each_fault() {
         .arg("serve")
         .env_clear()
         .env("HOME", dir.path())
+        .env("TIDEBOX_SYSTEM_CONFIG", "")
         .current_dir(dir.path())
         .output()
         .unwrap();
@@ -160,6 +179,24 @@ fn here(dir: &std::path::Path, line: &str) -> String {
 /// Kind, mode, time, link and sum of each file below a directory.
 const LISTING: &str = "find . -mindepth 1 -printf '%P %y %m %Ts %l\\n' | sort; \
                        find . -type f -print0 | sort -z | xargs -0 cksum";
+
+#[tokio::test]
+async fn cp_keeps_a_name_that_is_no_utf8() {
+    on_its_own(|server| {
+        use std::os::unix::ffi::OsStrExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let odd = dir.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9"));
+        std::fs::write(&odd, "content").unwrap();
+        let id = succeeds(server, &["spawn"]).trim().to_owned();
+        let mut up = Command::new(env!("CARGO_BIN_EXE_tidebox"));
+        up.args(["--url", &server.url, "cp"]).arg(&odd).arg(format!("{id}:/workspace/"));
+        assert!(up.status().unwrap().success());
+        std::fs::remove_file(&odd).unwrap();
+        succeeds(server, &["cp", &format!(r"{id}:/workspace/caf\xe9"), dir.path().to_str().unwrap()]);
+        assert_eq!(std::fs::read_to_string(&odd).unwrap(), "content");
+    })
+    .await;
+}
 
 #[tokio::test]
 async fn cp_r_takes_a_tree_to_a_sandbox_and_back_as_it_is() {

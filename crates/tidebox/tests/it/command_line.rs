@@ -4,7 +4,7 @@ mod config;
 mod firecracker;
 mod service;
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Output, Stdio};
@@ -28,7 +28,7 @@ fn tidebox(url: &str, args: &[&str]) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TIDEBOX_")) {
         command.env_remove(name);
     }
-    command.args(args).env("TIDEBOX_URL", url);
+    command.args(args).env("TIDEBOX_URL", url).env("TIDEBOX_SYSTEM_CONFIG", "");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -185,10 +185,108 @@ fn a_run_without_a_box_runs_and_removes_nothing() {
 }
 
 #[test]
-fn stdin_goes_along_up_to_the_limit() {
+fn the_words_after_the_box_are_the_command() {
+    for words in [
+        &["exec", "-w", "/tmp", "sb-1", "prog", "-x", "--timeout", "--", "y z"][..],
+        &["exec", "sb-1", "-w", "/tmp", "--", "prog", "-x", "--timeout", "--", "y z"],
+        &["run", "--rm", "-w", "/tmp", "host", "prog", "-x", "--timeout", "--", "y z"],
+        &["run", "host", "-w", "/tmp", "--", "prog", "-x", "--timeout", "--", "y z"],
+    ] {
+        let service = box_doing(&[EXIT_42], End::Complete);
+        assert_eq!(end(&run(&service.url, words)), (Some(42), String::new()), "{words:?}");
+        let request = (0..3).map(|_| service.asked()).find(|asked| asked.line.ends_with("/exec")).unwrap();
+        let request: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
+        assert_eq!((&request["command"], &request["workdir"]), (&"prog".into(), &"/tmp".into()), "{words:?}");
+        assert_eq!(request["args"], serde_json::json!(["-x", "--timeout", "--", "y z"]), "{words:?}");
+    }
+}
+
+#[test]
+fn a_command_that_is_missing_is_asked_for_by_its_place() {
     let service = box_doing(&[EXIT_42], End::Complete);
+    for (words, place) in [
+        (&["exec", "sb-1"][..], "after ID"),
+        (&["exec", "-i", "sb-1"], "after ID"),
+        (&["exec", "-d", "sb-1"], "after ID"),
+        (&["run", "ubuntu"], "after IMAGE"),
+    ] {
+        let (code, stderr) = end(&run(&service.url, words));
+        assert_eq!(code, Some(2), "{words:?}");
+        assert!(stderr.contains(place) && stderr.contains("-it"), "{words:?}: {stderr}");
+    }
+    assert!(service.is_idle());
+}
+
+#[test]
+fn what_fingers_type_by_habit_is_taken_or_translated() {
+    let service = Service::answering(|line| match line.split(' ').next() {
+        Some("DELETE") => DESTROYED,
+        _ if line.contains("/resume") => Answer::Json(200, SANDBOX),
+        _ if line.starts_with("POST") => Answer::Json(201, SANDBOX),
+        _ => Answer::Json(200, "[]"),
+    });
+    for words in [&["rm", "-f", "sb-1"][..], &["create"], &["ps", "-a"], &["ls", "-q"], &["unpause", "sb-1"]] {
+        assert_eq!(run(&service.url, words).status.code(), Some(0), "{words:?}");
+    }
+    for (theirs, ours) in [("pull", "tidebox image pull"), ("images", "tidebox image list"), ("sh", "tidebox shell")] {
+        let (code, stderr) = end(&run(&service.url, &[theirs, "x"]));
+        assert_eq!(code, Some(2));
+        assert!(stderr.contains(&format!("`{ours}`")), "{theirs}: {stderr}");
+    }
+}
+
+#[test]
+fn the_list_shows_what_is_there_and_the_rest_for_all() {
+    let service = Service::answering(|_| {
+        Answer::Json(
+            200,
+            r#"[{"id":"sb-1","state":"running","provider":"p","image":"i","memory_mb":1,"vcpus":1,"created_at":"",
+            "expires_at":"","metadata":{}},{"id":"sb-2","state":"failed","provider":"p","image":"i","memory_mb":1,
+            "vcpus":1,"created_at":"","expires_at":"","metadata":{}},{"id":"sb-3","state":"paused","provider":"p",
+            "image":"i","memory_mb":1,"vcpus":1,"created_at":"","expires_at":"","metadata":{}}]"#,
+        )
+    });
+    for (words, shown) in
+        [(&["list", "-q"][..], "sb-1\nsb-3\n"), (&["ls", "-qa"], "sb-1\nsb-2\nsb-3\n"), (&["ps", "-q"], "sb-1\nsb-3\n")]
+    {
+        assert_eq!(String::from_utf8(run(&service.url, words).stdout).unwrap(), shown, "{words:?}");
+    }
+    for (words, is_shown) in [(&["list"][..], false), (&["list", "--all"], true), (&["--output=json", "list"], false)] {
+        let printed = String::from_utf8(run(&service.url, words).stdout).unwrap();
+        assert_eq!((printed.contains("sb-1"), printed.contains("sb-2")), (true, is_shown), "{words:?}: {printed}");
+    }
+}
+
+#[test]
+fn without_i_nothing_is_read_from_stdin() {
+    for words in [&["exec", "sb-1", "cat"][..], &["run", "host", "cat"], &["--output=json", "exec", "sb-1", "cat"]] {
+        let service = Service::answering(|line| match line.split(' ').next() {
+            Some("DELETE") => DESTROYED,
+            _ if line.ends_with("/exec") => Answer::Json(404, r#"{"code":"not_found","message":"no sandbox"}"#),
+            _ => Answer::Json(201, SANDBOX),
+        });
+        let (mut left, mut typed) = std::io::pipe().unwrap();
+        typed.write_all(b"of the loop").unwrap();
+        // The other end stays open: a command that waited for its end would not finish.
+        let child = tidebox(&service.url, words).stdin(left.try_clone().unwrap()).spawn().unwrap();
+        assert_eq!(finish(child).status.code(), Some(125), "{words:?}");
+        let request = (0..3).map(|_| service.asked()).find(|asked| asked.line.ends_with("/exec")).unwrap();
+        let request: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
+        assert!(request.get("stdin").is_none(), "{words:?}: {request}");
+        drop(typed);
+        let mut rest = String::new();
+        left.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "of the loop", "{words:?}");
+    }
+}
+
+#[test]
+fn in_json_the_stdin_goes_along_up_to_the_limit_and_the_deadline() {
+    const DONE: &str = r#"{"exit_code":42,"stdout":"","stderr":"","duration":"1s"}"#;
+    let service = Service::answering(|_| Answer::Json(200, DONE));
+    let words = ["--output=json", "exec", "-i", "--timeout", "20s", "sb-1", "cat"];
     let with_stdin = |bytes: Vec<u8>| {
-        let mut child = tidebox(&service.url, &["exec", "sb-1", "--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut child = tidebox(&service.url, &words).stdin(Stdio::piped()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         // The command may stop reading at its limit.
         std::thread::spawn(move || stdin.write_all(&bytes));
@@ -205,8 +303,13 @@ fn stdin_goes_along_up_to_the_limit() {
     for bytes in [vec![b'x'; 3 << 20], vec![0xff; 1000 << 10]] {
         let (code, stderr) = end(&with_stdin(bytes));
         assert_eq!(code, Some(125));
-        assert!(stderr.contains("tidebox cp -"), "{stderr}");
+        assert!(stderr.contains("`-i` passes stdin on as it comes"), "{stderr}");
     }
+
+    let (left, _typed) = std::io::pipe().unwrap();
+    let words = ["--output=json", "exec", "-i", "--timeout", "100ms", "sb-1", "cat"];
+    let child = tidebox(&service.url, &words).stdin(left).spawn().unwrap();
+    assert_eq!(finish(child).status.code(), Some(124));
     assert!(service.is_idle());
 }
 

@@ -357,6 +357,19 @@ async fn the_command_line_goes_on_where_its_line_broke() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_program_leaves_what_the_terminal_shows() {
+    let server = TestServer::start(NATIVE).await;
+    let id = server.spawn().await;
+    for args in [&["exec", "-it", &id, "echo", "one-line"][..], &["run", "-it", "host", "echo", "one-line"]] {
+        let line = command_line(&server, args);
+        line.screen.lock().process(b"$ what was there\r\n");
+        let mut person = Person::CommandLine(line);
+        person.until("$ what was there\none-line").await;
+        assert_eq!(person.end().await, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn detach_keys_leave_and_the_terminal_is_restored() {
     let server = TestServer::start(NATIVE).await;
     let id = server.spawn().await;

@@ -34,7 +34,7 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("server", &["api", "client", "domain", "host-disk", "images", "providers"]),
     // The command line prints answers of the API, measures with the agent, and prepares this host for
     // virtual machines.
-    ("tidebox", &["api", "client", "firecracker", "providers", "server"]),
+    ("tidebox", &["api", "client", "domain", "firecracker", "guest-protocol", "providers", "server"]),
 ];
 
 /// Crates that would give the pure rules an effect, or make them part of the wire.
