@@ -7,13 +7,13 @@ use std::time::Duration;
 use api::ErrorBody;
 use bytes::{Bytes, BytesMut};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Certificate, Method, RequestBuilder, Response, Url};
+use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_rustls::rustls::crypto::ring;
 
 use crate::error::{innermost, local_read_error};
-use crate::{Error, Result};
+use crate::{Error, Result, tls};
 
 /// Longest time to connect: long enough for one lost packet on a slow network, short enough to wait
 /// for.
@@ -25,8 +25,6 @@ const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration:
 const IDLE_MAX: usize = 32;
 /// Largest JSON request that the API accepts, in bytes.
 const REQUEST_BYTES_MAX: usize = 1024 * 1024;
-/// Largest CA file, in bytes: a bundle of every public authority is 250 KiB.
-const CA_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Largest error body that is read, in bytes: no Tidebox server sends more.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 /// Characters quoted from an error body that is not Tidebox's.
@@ -47,8 +45,8 @@ pub struct Options<'a> {
     /// Owner that requests are charged to, sent as `X-User-ID`; spaces around it are dropped.
     /// `None` sends none.
     pub user_id: Option<&'a str>,
-    /// PEM file of the authorities that may sign an `https` server's certificate, instead of those
-    /// that the system trusts.
+    /// PEM file of the authorities that may sign an `https` server's certificate, or of that
+    /// certificate itself, instead of the authorities that the system trusts.
     pub ca_file: Option<&'a Path>,
     /// Longest time from a request to the end of its answer, for calls that only look something up
     /// or change a value. Connecting takes at most this time too, and at most five seconds.
@@ -182,7 +180,7 @@ impl Client {
             builder = builder.unix_socket(socket.as_str());
         }
         if let Some(path) = options.ca_file {
-            builder = builder.tls_certs_only(authorities(path)?);
+            builder = builder.tls_backend_preconfigured(tls::trusting(path)?);
         } else if base.scheme() == "http" {
             // Without TLS no authorities are needed, and a small image may not have any.
             builder = builder.tls_certs_only([]);
@@ -382,25 +380,6 @@ fn header_value(name: &'static str, value: &str) -> Result<HeaderValue> {
         name,
         reason: "has characters that no HTTP header can carry; use printable ASCII".into(),
     })
-}
-
-/// Returns the certificates in a PEM file; at least one.
-fn authorities(path: &Path) -> Result<Vec<Certificate>> {
-    use std::io::Read as _;
-    let refuse =
-        |reason: String| Error::Argument { name: "the CA file", reason: format!("`{}` {reason}", path.display()) };
-    let unreadable = |error: std::io::Error| refuse(format!("cannot be read: {error}"));
-    let mut pem = Vec::new();
-    std::fs::File::open(path).and_then(|file| file.take(CA_BYTES_MAX + 1).read_to_end(&mut pem)).map_err(unreadable)?;
-    if pem.len() as u64 > CA_BYTES_MAX {
-        return Err(refuse(format!("is larger than {CA_BYTES_MAX} bytes; name a file of PEM certificates")));
-    }
-    let certificates = Certificate::from_pem_bundle(&pem)
-        .map_err(|error| refuse(format!("does not hold PEM certificates: {}", innermost(&error))))?;
-    if certificates.is_empty() {
-        return Err(refuse("holds no certificate; it must have a `-----BEGIN CERTIFICATE-----`".into()));
-    }
-    Ok(certificates)
 }
 
 /// Returns the path in `unix://<path>`, or `None` for another URL.

@@ -81,6 +81,7 @@ mod search;
 mod secret;
 mod snapshot;
 mod template;
+mod tls;
 mod tree;
 mod watch;
 mod worker;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use tidebox_client::{Client, Error, Options};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -22,15 +22,31 @@ struct TlsServer {
 impl TlsServer {
     /// Starts a server with a certificate for `name`.
     async fn named(name: &str) -> TlsServer {
-        let folder = tempfile::tempdir().expect("a folder");
         let mut of_authority = CertificateParams::new(Vec::new()).expect("parameters");
         of_authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
         let authority = CertifiedIssuer::self_signed(of_authority, key).expect("an authority");
-        std::fs::write(folder.path().join("ca.pem"), authority.pem()).expect("a file");
         let key = KeyPair::generate().expect("a key");
         let of_server = CertificateParams::new(vec![name.to_owned()]).expect("parameters");
         let certificate = of_server.signed_by(&key, &authority).expect("a certificate");
+        TlsServer::with(&authority.pem(), &certificate, &key).await
+    }
+
+    /// Starts a server with a certificate that its own key has signed and that is that of an authority, as
+    /// `openssl req -x509` makes it.
+    async fn vouching_for_itself(name: &str, last_year: i32) -> TlsServer {
+        let mut parameters = CertificateParams::new(vec![name.to_owned()]).expect("parameters");
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        parameters.not_after = date_time_ymd(last_year, 1, 1);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = parameters.self_signed(&key).expect("a certificate");
+        TlsServer::with(&certificate.pem(), &certificate, &key).await
+    }
+
+    /// Starts a server with this certificate; `authority` is what its callers are given.
+    async fn with(authority: &str, certificate: &Certificate, key: &KeyPair) -> TlsServer {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("ca.pem"), authority).expect("a file");
         let config = ServerConfig::builder()
             .with_no_client_auth()
             .with_single_cert(
@@ -95,6 +111,23 @@ async fn a_server_that_nobody_vouches_for_is_refused() {
     // The system's authorities have not signed its certificate either.
     let error = server.client(None).live().await.unwrap_err();
     assert!(refusal(error).contains("certificate"));
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_given_itself_is_trusted_for_its_names_and_its_time() {
+    let server = TlsServer::vouching_for_itself("127.0.0.1", 4000).await;
+    assert_eq!(server.client(Some(&server.authority())).live().await.expect("an answer").status, "alive");
+    // Another one of the same kind and name, one for another name, and one whose time is over.
+    let other = TlsServer::vouching_for_itself("127.0.0.1", 4000).await;
+    let reason = refusal(other.client(Some(&server.authority())).live().await.unwrap_err());
+    assert!(reason.contains("certificate"), "{reason}");
+    for server in [
+        TlsServer::vouching_for_itself("boxes.example.com", 4000).await,
+        TlsServer::vouching_for_itself("127.0.0.1", 2001).await,
+    ] {
+        let reason = refusal(server.client(Some(&server.authority())).live().await.unwrap_err());
+        assert!(reason.contains("certificate"), "{reason}");
+    }
 }
 
 #[tokio::test]
