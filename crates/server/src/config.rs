@@ -4,8 +4,8 @@
 //! (`declare`). From there come the structure that the server reads, the environment variables, the
 //! suggestions for misspelt keys, `config/example.yaml`, `config/schema.json` and the table of
 //! docs/operate/configuration.md. Layers, weakest first: built-in defaults,
-//! `~/.tidebox/config.yaml`, `./tidebox.yaml`, variables `TIDEBOX_*`. A file named on the command
-//! line replaces both files.
+//! `/etc/tidebox/config.yaml`, `~/.tidebox/config.yaml`, `./tidebox.yaml`, variables `TIDEBOX_*`. A
+//! file named on the command line replaces these files.
 //!
 //! All faults are collected, so that an operator corrects a file in one go. A key that the
 //! specification has and this version does not support is a fault too: an operator who writes

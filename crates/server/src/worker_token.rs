@@ -139,7 +139,8 @@ mod test {
     fn config(variables: &[(&str, &str)]) -> Config {
         let env = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
         let folder = "/nonexistent".into();
-        let inputs = Inputs { config_file: None, home: None, current_dir: folder, env, is_root: true };
+        let inputs =
+            Inputs { config_file: None, of_machine: None, home: None, current_dir: folder, env, is_root: true };
         load(&inputs).unwrap().config
     }
 

@@ -15,7 +15,7 @@ use crate::{log, memory};
 /// Run the server
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Configuration file, instead of ./tidebox.yaml and ~/.tidebox/config.yaml
+    /// Configuration file, instead of ./tidebox.yaml, ~/.tidebox/config.yaml and /etc/tidebox/config.yaml
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Remove all boxes of this server when it stops; without it they run on

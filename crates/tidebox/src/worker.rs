@@ -27,7 +27,7 @@ pub struct WorkerArgs {
     /// else the name of the host
     #[arg(long, value_name = "ID")]
     id: Option<String>,
-    /// Configuration file, instead of ./tidebox.yaml and ~/.tidebox/config.yaml
+    /// Configuration file, instead of ./tidebox.yaml, ~/.tidebox/config.yaml and /etc/tidebox/config.yaml
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

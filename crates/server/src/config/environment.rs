@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use super::declare::Key;
 use super::draft::Draft;
 use super::fault::Source;
+use super::inputs::OF_MACHINE_VARIABLE;
 use super::nearest::nearest;
 use super::tree::{Value, clip};
 use super::{keys, unsupported};
@@ -22,7 +23,7 @@ pub(super) fn apply(env: &[(OsString, OsString)], draft: &mut Draft) {
     for (name, value) in env {
         let name = name.to_string_lossy();
         let Some(rest) = name.strip_prefix(PREFIX) else { continue };
-        if OF_THE_CLIENT.contains(&&*name) {
+        if OF_THE_CLIENT.contains(&&*name) || name == OF_MACHINE_VARIABLE {
             continue;
         }
         let source = Source::Variable(name.clone().into_owned());

@@ -27,15 +27,21 @@ impl TestLayers {
         let folder = tempfile::tempdir().unwrap();
         let inputs = Inputs {
             config_file: None,
+            of_machine: Some(folder.path().join("etc/tidebox/config.yaml")),
             home: Some(folder.path().join("home")),
             current_dir: folder.path().join("here"),
             env: Vec::new(),
             is_root: true,
         };
+        std::fs::create_dir_all(folder.path().join("etc/tidebox")).unwrap();
         std::fs::create_dir_all(folder.path().join("home/.tidebox")).unwrap();
         std::fs::create_dir_all(folder.path().join("home/.docker")).unwrap();
         std::fs::create_dir_all(folder.path().join("here")).unwrap();
         TestLayers { folder, inputs }
+    }
+
+    fn of_machine(self, text: &str) -> TestLayers {
+        self.file("etc/tidebox/config.yaml", text)
     }
 
     fn of_user(self, text: &str) -> TestLayers {
@@ -154,8 +160,31 @@ fn a_stronger_layer_wins_and_the_others_still_count() {
 }
 
 #[test]
-fn a_named_file_replaces_both_usual_ones() {
+fn the_file_of_the_machine_counts_below_that_of_the_user_and_is_named() {
+    let layers = TestLayers::new()
+        .of_machine("server: {port: 1}\ndefaults: {vcpus: 2}\nlimits: {reserve_disk_mb: 5}")
+        .of_user("server: {port: 3}");
+    let loaded = layers.load();
+    assert_eq!((loaded.config.server.port, loaded.config.defaults.vcpus), (3, 2));
+    let file = layers.folder.path().join("etc/tidebox/config.yaml");
+    assert_eq!(loaded.sources["limits.reserve_disk_mb"], Source::File(file));
+    let faults = TestLayers::new().of_machine("server: {prot: 1}").faults();
+    assert_eq!(faults, ["server.prot (etc/tidebox/config.yaml): is no key; did you mean `server.port`?"]);
+}
+
+#[test]
+fn the_file_of_the_machine_is_in_etc_unless_a_variable_says_otherwise() {
+    let inputs = Inputs::from_process(None);
+    let usual = Some("/etc/tidebox/config.yaml".into());
+    let named = std::env::var_os("TIDEBOX_SYSTEM_CONFIG").map(|path| (!path.is_empty()).then(|| path.into()));
+    assert_eq!(inputs.of_machine, named.unwrap_or(usual));
+    assert_eq!(TestLayers::new().env("TIDEBOX_SYSTEM_CONFIG", "/x").load().warnings, [""; 0]);
+}
+
+#[test]
+fn a_named_file_replaces_all_usual_ones() {
     let mut layers = TestLayers::new()
+        .of_machine("server: {port: 5}")
         .of_user("server: {port: 1}")
         .here("data_dir: /x")
         .file("here/own.yaml", "defaults: {vcpus: 2}");

@@ -8,7 +8,7 @@ use server::config::Inputs;
 /// Layers of the configuration: the same as those of `tidebox serve`.
 #[derive(Debug, Args)]
 pub struct Layers {
-    /// Configuration file, instead of ./tidebox.yaml and ~/.tidebox/config.yaml
+    /// Configuration file, instead of ./tidebox.yaml, ~/.tidebox/config.yaml and /etc/tidebox/config.yaml
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

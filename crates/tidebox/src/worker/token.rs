@@ -38,7 +38,7 @@ pub struct TokenArgs {
 /// Configuration that holds the signing key.
 #[derive(Debug, Args)]
 struct From {
-    /// Configuration file, instead of ./tidebox.yaml and ~/.tidebox/config.yaml
+    /// Configuration file, instead of ./tidebox.yaml, ~/.tidebox/config.yaml and /etc/tidebox/config.yaml
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

@@ -482,6 +482,7 @@ fn a_start_without_a_key_or_with_two_is_refused_and_tells_no_key() {
             .arg("serve")
             .env_clear()
             .env("HOME", folder.path())
+            .env("TIDEBOX_SYSTEM_CONFIG", "")
             .envs(variables.iter().copied())
             .current_dir(folder.path())
             .output()
@@ -519,7 +520,7 @@ fn worker_token(key: &str, arguments: &[&str], token: Option<&str>) -> (Option<i
     let folder = tempfile::tempdir().unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tidebox"));
     command.args(["worker", "token"]).args(arguments).env_clear().env("HOME", folder.path());
-    command.env("TIDEBOX_AUTH_WORKER_SIGNING_KEY", key).current_dir(folder.path());
+    command.env("TIDEBOX_AUTH_WORKER_SIGNING_KEY", key).env("TIDEBOX_SYSTEM_CONFIG", "").current_dir(folder.path());
     let input = folder.path().join("token");
     std::fs::write(&input, token.unwrap_or_default()).unwrap();
     let output = command.stdin(std::fs::File::open(&input).unwrap()).output().unwrap();

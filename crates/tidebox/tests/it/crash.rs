@@ -229,6 +229,7 @@ async fn a_second_server_on_the_same_data_is_refused() {
         .arg("serve")
         .env_clear()
         .env("HOME", server.data_dir())
+        .env("TIDEBOX_SYSTEM_CONFIG", "")
         .env("TIDEBOX_DATA_DIR", server.data_dir())
         .env("TIDEBOX_SERVER_PORT", "0")
         .current_dir(server.data_dir())

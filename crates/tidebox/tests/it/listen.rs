@@ -121,6 +121,7 @@ fn refused_start(settings: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidebox"));
     command.arg("serve").env_clear().env("HOME", dir.path()).current_dir(dir.path()).stdin(Stdio::null());
     command.env("TIDEBOX_SERVER_PORT", "0").env("TIDEBOX_DATA_DIR", dir.path().join("data"));
+    command.env("TIDEBOX_SYSTEM_CONFIG", "");
     command.env("TIDEBOX_PROVIDERS_NATIVE_ENABLED", "false");
     for (key, value) in settings {
         command.env(format!("TIDEBOX_{}", key.replace('.', "_").to_uppercase()), value);

@@ -241,6 +241,7 @@ impl TestServer {
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .env("HOME", self.dir.path())
+            .env("TIDEBOX_SYSTEM_CONFIG", "")
             .env("TIDEBOX_DATA_DIR", self.data_dir())
             .env("TIDEBOX_SERVER_PORT", "0")
             .env("TIDEBOX_LOGGING_FORMAT", "json")

@@ -19,6 +19,7 @@ fn loaded(yaml: &str) -> Loaded {
     std::fs::write(&file, yaml).unwrap();
     let inputs = Inputs {
         config_file: Some(file),
+        of_machine: None,
         home: None,
         current_dir: folder.path().to_owned(),
         env: Vec::new(),

@@ -49,9 +49,10 @@ fn uncommented(line: &str) -> String {
 fn example() -> String {
     let mut text = "# yaml-language-server: $schema=schema.json\n\
                     #\n\
-                    # Every key of Tidebox with its default. Copy it to ./tidebox.yaml or\n\
-                    # ~/.tidebox/config.yaml and take the # away before what you change. Of maps\n\
-                    # there is a sample entry, w1. docs/operate/configuration.md describes layers,\n\
+                    # Every key of Tidebox with its default. Copy it to\n\
+                    # /etc/tidebox/config.yaml for a service, or to ~/.tidebox/config.yaml or\n\
+                    # ./tidebox.yaml, and take the # away before what you change. Of maps there\n\
+                    # is a sample entry, w1. docs/operate/configuration.md describes layers,\n\
                     # variables and faults. `tidebox config schema` prints the schema for editors.\n"
         .to_owned();
     let settings = TestLayers::new().load().settings();

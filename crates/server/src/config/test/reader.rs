@@ -33,7 +33,14 @@ proptest! {
 }
 
 fn inputs_without_files() -> Inputs {
-    Inputs { config_file: None, home: None, current_dir: "/nonexistent".into(), env: Vec::new(), is_root: true }
+    Inputs {
+        config_file: None,
+        of_machine: None,
+        home: None,
+        current_dir: "/nonexistent".into(),
+        env: Vec::new(),
+        is_root: true,
+    }
 }
 
 fn read_text(text: &str) {

@@ -167,7 +167,8 @@ mod test {
         let env = [("TIDEBOX_AUTH_WORKER_TOKEN", "shared"), ("TIDEBOX_AUTH_WORKER_SIGNING_KEY", "signing")];
         let env = env.map(|(name, value)| (name.into(), value.into())).to_vec();
         let folder = "/nonexistent".into();
-        let inputs = Inputs { config_file: None, home: None, current_dir: folder, env, is_root: true };
+        let inputs =
+            Inputs { config_file: None, of_machine: None, home: None, current_dir: folder, env, is_root: true };
         let access = Access::new(&load(&inputs).unwrap().config.auth);
         let request = Request::builder().uri(path).header("x-worker-id", id).header("x-worker-token", token);
         let request = request.body(axum::body::Body::empty()).unwrap();

@@ -272,7 +272,14 @@ mod test {
             ("TIDEBOX_AUTH_ADMIN_API_KEY", "boss"),
         ];
         let env = env.map(|(name, value)| (name.into(), value.into())).to_vec();
-        let inputs = Inputs { config_file: None, home: None, current_dir: "/nonexistent".into(), env, is_root: true };
+        let inputs = Inputs {
+            config_file: None,
+            of_machine: None,
+            home: None,
+            current_dir: "/nonexistent".into(),
+            env,
+            is_root: true,
+        };
         let access = Access::new(&load(&inputs).unwrap().config.auth);
         let peer = Peer { address: Some("203.0.113.9".parse().unwrap()), via_unix: false, is_secure: true };
         let mut headers = map(sent);
