@@ -59,6 +59,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     let process = Process::start(parts.clock.now(), options.memory, options.log_lines_lost);
     let worker_agent = options.as_worker.then(|| WorkerAgent::open(&config.worker)).transpose()?;
     warn_of_origins(&config);
+    warn_of_other_users(&config, rustix::process::geteuid().is_root());
     let mut app = App::compose(parts);
     app.enroll().await.map_err(|error| Failure::Store(error.into()))?;
     let settings = settings::http(&config, preview_key, process, started);
@@ -113,6 +114,17 @@ fn warn_of_origins(config: &Config) {
     }
     for origin in origins.iter().filter(|origin| is_of_sandbox(origin, &config.server.preview_domain)) {
         tracing::warn!(%origin, "`server.cors_allowed_origins` lists a page of a sandbox, which may not use the API");
+    }
+}
+
+/// Warns where any user of the machine has the rights of root by way of the server.
+fn warn_of_other_users(config: &Config, is_root: bool) {
+    if is_root && !config.auth.enabled && config.server.host.is_loopback() {
+        tracing::warn!(
+            "the server is root's and `auth.enabled` is false: every user and program of this machine reaches it at \
+             {}, and may do with it what root may; set auth.enabled and auth.api_key_file",
+            config.server.host
+        );
     }
 }
 

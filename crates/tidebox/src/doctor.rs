@@ -1,5 +1,6 @@
 //! `tidebox doctor`: the abilities of this host and its server, and what is missing.
 
+mod doors;
 pub mod finding;
 mod local;
 
@@ -48,11 +49,10 @@ pub async fn run(context: &Context, args: &DoctorArgs) -> Result {
     let report = Report { local, server };
     let healthy = ready.unwrap_or_else(|| can_make_boxes(&report.local));
     context.output.print(&report, |report| {
-        let mut text = String::from("This host\n");
-        report.local.iter().for_each(|finding| text += &finding.shown());
-        text += &format!("\nThe server at {}\n", harmless(context.client.base_url()));
-        report.server.iter().for_each(|finding| text += &finding.shown());
-        text
+        let at = harmless(context.client.base_url());
+        let Report { local, server } = report;
+        let news = server.iter().filter(|finding| finding.level != Level::Warn || !local.contains(finding));
+        format!("This host\n{}\nThe server at {at}\n{}", finding::list(local), finding::list(news))
     })?;
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -97,6 +97,7 @@ async fn server_findings(client: &Client) -> (Option<bool>, Vec<Finding>) {
             "use the same release for both",
         ));
     }
+    findings.extend(doors::open_to_others(client).await);
     match client.providers().await {
         Ok(providers) => providers.into_iter().for_each(|provider| findings.extend(of_provider(provider))),
         Err(error) => findings.push(Finding::lacking(

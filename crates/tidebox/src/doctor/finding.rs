@@ -37,6 +37,11 @@ impl Finding {
         Finding { area: area.to_owned(), level, fact: fact.into(), remedy: Some(remedy.into()) }
     }
 
+    /// Returns all of it but whose finding it is.
+    fn reason(&self) -> (Level, &str, Option<&str>) {
+        (self.level, &self.fact, self.remedy.as_deref())
+    }
+
     /// Formats it for people: a line, and one more for the remedy.
     pub fn shown(&self) -> String {
         let level = match self.level {
@@ -52,9 +57,46 @@ impl Finding {
     }
 }
 
+/// Formats findings for people. What several providers lack for one reason is said once.
+pub fn list<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> String {
+    let mut said: Vec<(&Finding, Vec<&str>)> = Vec::new();
+    for finding in findings {
+        let is_same = |earlier: &Finding| finding.remedy.is_some() && earlier.reason() == finding.reason();
+        match said.iter_mut().find(|(earlier, _)| is_same(earlier)) {
+            Some((earlier, others)) if earlier.area != finding.area => others.push(&finding.area),
+            Some(_) => {}
+            None => said.push((finding, Vec::new())),
+        }
+    }
+    let shown = said.into_iter().map(|(finding, others)| match others.as_slice() {
+        [] => finding.shown(),
+        others => {
+            let fact = format!("{} (also {})", finding.fact, others.join(", "));
+            Finding { fact, ..finding.clone() }.shown()
+        }
+    });
+    shown.collect()
+}
+
 #[cfg(test)]
 mod test {
-    use super::{Finding, Level};
+    use super::{Finding, Level, list};
+
+    #[test]
+    fn what_several_providers_lack_for_one_reason_is_said_once() {
+        let lacks = |area: &str, remedy: &str| Finding::lacking(area, Level::Warn, "could do more", remedy);
+        let findings = [
+            Finding::ok("native", "a box was made"),
+            lacks("native", "run as root"),
+            lacks("native", "install e2fsprogs"),
+            Finding::ok("firecracker", "a machine was booted"),
+            lacks("firecracker", "run as root"),
+        ];
+        let text = list(&findings);
+        assert_eq!(text.matches("run as root").count(), 1, "{text}");
+        assert!(text.contains("native      could do more (also firecracker)\n"), "{text}");
+        assert_eq!(text.lines().count(), 6, "{text}");
+    }
 
     #[test]
     fn a_finding_is_a_line_and_its_remedy_another() {
