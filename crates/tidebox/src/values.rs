@@ -37,6 +37,9 @@ pub struct SpawnOptions {
     /// Shell line that runs before the box counts as running; may be given several times
     #[arg(long, value_name = "LINE")]
     prepare: Vec<String>,
+    /// Deadline of each such line, such as 5m; that of any command if left out
+    #[arg(long, value_name = "DURATION", requires = "prepare")]
+    prepare_timeout: Option<String>,
 }
 
 /// Policy on connections out of a box.
@@ -81,11 +84,24 @@ impl SpawnOptions {
     /// # Errors
     /// If a label is given twice.
     pub fn with_image(self, image: Option<String>) -> Result<api::SpawnOptions> {
-        let Self { provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, auto_pause, prepare } = self;
+        let Self {
+            provider,
+            memory_mb,
+            vcpus,
+            disk_mb,
+            entrypoint,
+            ttl,
+            metadata,
+            egress,
+            auto_pause,
+            prepare,
+            prepare_timeout,
+        } = self;
         let metadata = string_map("--metadata", &metadata)?;
         let metadata = (!metadata.is_empty()).then_some(metadata);
         let egress = egress.policy();
-        let command = |command| PrepareCommand { command, ..PrepareCommand::default() };
+        let command =
+            |command| PrepareCommand { command, timeout: prepare_timeout.clone(), ..PrepareCommand::default() };
         let prepare = (!prepare.is_empty()).then(|| prepare.into_iter().map(command).collect());
         Ok(api::SpawnOptions {
             image,

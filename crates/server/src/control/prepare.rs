@@ -97,7 +97,10 @@ fn failed(number: usize, command: &PrepareCommand, exit: ExitStatus, stderr: &[u
         name.push('…');
     }
     let how = match exit {
-        ExitStatus { timed_out: true, .. } => "did not end before its deadline; give it a longer `timeout`".to_owned(),
+        ExitStatus { timed_out: true, .. } => {
+            "did not end before its deadline; give it a longer `timeout` (`--prepare-timeout` at the command line)"
+                .to_owned()
+        }
         ExitStatus { oom_killed: true, .. } => "ran out of memory; give the sandbox more".to_owned(),
         ExitStatus { code, .. } => format!("ended with exit status {code}"),
     };
@@ -123,6 +126,8 @@ mod test {
     fn the_error_of_a_command_names_it_and_repeats_its_last_words() {
         check(7, false, " no such thing\n", "ended with exit status 7: no such thing");
         check(1, false, "", "ended with exit status 1");
-        check(137, true, "", "did not end before its deadline; give it a longer `timeout`");
+        let expected =
+            "did not end before its deadline; give it a longer `timeout` (`--prepare-timeout` at the command line)";
+        check(137, true, "", expected);
     }
 }
