@@ -32,6 +32,8 @@ const LOOK_SOON: Duration = Duration::from_millis(50);
 const NEAR: u64 = 4;
 /// Minimum disk usage, in bytes, of a box that is ended for filling the disk.
 const HOG_BYTES_MIN: u64 = 16 * 1024 * 1024;
+/// Part of a reserve that is held by a box of which the disk would not have run full.
+const LITTLE: u64 = 4;
 /// Minimum number of inodes of a box that is ended for using them up.
 const HOG_ENTRIES_MIN: u64 = 1000;
 /// Number of entries above which a box that cannot be measured in time is taken for the largest.
@@ -141,18 +143,36 @@ impl Short {
         }
     }
 
-    /// Returns the reason of a box's end for its caller, with advice for the next box.
-    fn reason(self, usage: DiskUsage, disk: &Disk, policy: &Policy) -> String {
+    /// Returns what the caller of an ended box can do.
+    fn advice(self, usage: DiskUsage, sandbox: &Sandbox, policy: &Policy) -> &'static str {
+        let held_little = match self {
+            Short::Bytes => usage.bytes < policy.reserve_disk_bytes / LITTLE,
+            Short::Entries => usage.entries < policy.reserve_inodes / LITTLE,
+        };
+        if held_little {
+            return "other things fill that disk, so a bound for this sandbox would not have helped: its operator has \
+                    to make room";
+        }
+        match (self, sandbox.resources.disk_mb) {
+            (Short::Bytes, 0) => "spawn with `disk_mb` to bound it",
+            (Short::Bytes, _) => "spawn with less `disk_mb`",
+            (Short::Entries, 0) => "spawn with `disk_mb` to give it a file system of its own",
+            (Short::Entries, _) => "spawn with less `disk_mb`, which bounds its files too",
+        }
+    }
+
+    /// Returns the reason of a box's end for its caller, with advice.
+    fn reason(self, usage: DiskUsage, sandbox: &Sandbox, disk: &Disk, policy: &Policy) -> String {
         let least = if usage.is_cut { "at least " } else { "" };
+        let advice = self.advice(usage, sandbox, policy);
         match self {
             Short::Bytes => format!(
-                "it held {least}{} MiB when the server's disk had less than {} MiB left; spawn with `disk_mb` to bound it",
+                "it held {least}{} MiB when the server's disk had less than {} MiB left; {advice}",
                 usage.bytes >> 20,
                 policy.reserve_disk_bytes >> 20
             ),
             Short::Entries => format!(
-                "it had {least}{} files and directories when the server's disk had {} inodes left; spawn with `disk_mb` \
-                 to give it a file system of its own",
+                "it had {least}{} files and directories when the server's disk had {} inodes left; {advice}",
                 usage.entries,
                 disk.room.entries.unwrap_or(0)
             ),
@@ -204,7 +224,7 @@ impl Guard {
         }
         let id = sandbox.id.clone();
         tracing::warn!(%id, ?usage, room = ?disk.room, "ending the sandbox that fills the disk");
-        let reason = short.reason(usage, disk, control.policy());
+        let reason = short.reason(usage, &sandbox, disk, control.policy());
         let failed = match control.fail(&id, &reason).await {
             Ok(Some(failed)) => failed,
             Ok(None) => return Ok(None),

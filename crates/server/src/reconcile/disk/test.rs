@@ -120,6 +120,23 @@ async fn a_bound_of_its_own_spares_no_box_that_fills_the_disk() {
 }
 
 #[tokio::test]
+async fn the_advice_fits_the_box_that_is_ended() {
+    for (disk_mb, held, advice) in [
+        (0, 900, "spawn with `disk_mb`"),
+        (2000, 900, "spawn with less `disk_mb`"),
+        (0, 24, "its operator has to make room"),
+        (64, 24, "its operator has to make room"),
+    ] {
+        let mut disk = Disks::new().await;
+        let usage = DiskUsage { bytes: held * MIB, ..DiskUsage::default() };
+        let ended = disk.a_box_with(disk_mb, usage).await;
+        assert_eq!(disk.look(0).await, Some(ended.clone()));
+        let told = disk.app.control.sandbox(ended.as_str()).await.unwrap().error.unwrap();
+        assert!(told.contains(&format!("it held {held} MiB")) && told.contains(advice), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn the_box_with_the_most_entries_is_ended_where_inodes_are_short() {
     let mut disk = Disks::new().await;
     disk.a_box_with(0, DiskUsage { bytes: 800 * MIB, entries: 50, is_cut: false }).await;
