@@ -1,5 +1,7 @@
 //! Mapping of the kernel's errors to those of the protocol.
 
+use std::fmt::Display;
+
 use guest_protocol::{Failure, FailureKind};
 use rustix::io::Errno;
 
@@ -41,7 +43,7 @@ pub(crate) fn internal(message: impl Into<String>) -> Failure {
 }
 
 /// Returns the failure for the kernel's error on `subject`, mostly a path.
-pub(crate) fn refused(subject: &str, errno: Errno) -> Failure {
+pub(crate) fn refused(subject: impl Display, errno: Errno) -> Failure {
     let kind = match errno {
         Errno::NOENT => FailureKind::NotFound,
         Errno::NOSPC | Errno::DQUOT => FailureKind::NoSpace,
@@ -55,7 +57,7 @@ pub(crate) fn refused(subject: &str, errno: Errno) -> Failure {
 
 /// Returns the failure like [`refused`], for a path that is looked up: one that leads through a
 /// file that is not a directory does not exist.
-pub(crate) fn lookup_refused(subject: &str, errno: Errno) -> Failure {
+pub(crate) fn lookup_refused(subject: impl Display, errno: Errno) -> Failure {
     if errno == Errno::NOTDIR { refused(subject, Errno::NOENT) } else { refused(subject, errno) }
 }
 

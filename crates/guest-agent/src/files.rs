@@ -23,11 +23,12 @@ pub(crate) mod write;
 
 use std::os::fd::AsFd;
 
+use guest_protocol::file_text::escaped;
 use guest_protocol::{Chmod, FileInfo, PathOnly};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Stat, readlinkat, statat};
 use rustix::io::Errno;
 
-use self::path::{check, name_of, normal};
+use self::path::{RawPath, check, name_of, normal};
 use crate::failure::{Result, invalid, lookup_refused, refused};
 
 /// Maximum of the permission bits.
@@ -37,30 +38,36 @@ const ENTRIES_PER_TURN: usize = 128;
 
 /// Describes one file, directory or link; a link is not followed.
 pub(crate) fn stat(request: &PathOnly) -> Result<FileInfo> {
-    let path = check(&request.path)?;
-    let stat = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| lookup_refused(path, errno))?;
-    let shown = normal(path);
-    Ok(describe(name_of(&shown).to_owned(), shown, &stat, CWD, path.as_bytes()))
+    let path = &check(&request.path)?;
+    let stat = statat(CWD, path.bytes(), AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| lookup_refused(path, errno))?;
+    Ok(describe(&normal(path.bytes()), &stat, CWD, path.bytes()))
 }
 
 /// Sets permission bits; follows links.
 pub(crate) fn chmod(request: &Chmod) -> Result<()> {
-    let path = check(&request.path)?;
+    let path = &check(&request.path)?;
     check_mode(request.mode)?;
-    rustix::fs::chmod(path, Mode::from_raw_mode(request.mode)).map_err(|errno| lookup_refused(path, errno))
+    rustix::fs::chmod(path.bytes(), Mode::from_raw_mode(request.mode)).map_err(|errno| lookup_refused(path, errno))
 }
 
 fn check_mode(mode: u32) -> Result<()> {
     if mode <= MODE_MAX { Ok(()) } else { Err(invalid("the mode must be at most 7777 (octal)")) }
 }
 
-/// Describes a file; a link is read as `entry` below `dir`.
-fn describe(name: String, path: String, stat: &Stat, dir: impl AsFd, entry: &[u8]) -> FileInfo {
+/// Describes a file at a normal path; a link is read as `entry` below `dir`.
+fn describe(path: &[u8], stat: &Stat, dir: impl AsFd, entry: &[u8]) -> FileInfo {
     let kind = FileType::from_raw_mode(stat.st_mode);
     let is_symlink = kind == FileType::Symlink;
     let target = is_symlink.then(|| readlinkat(dir, entry, Vec::new()).ok()).flatten();
-    let target = target.map(|target| target.to_string_lossy().into_owned());
-    info_of(name, path, target, stat.st_mode, u64::try_from(stat.st_size).unwrap_or(0), modified_ms(stat))
+    let target = target.map(|target| escaped(target.as_bytes()));
+    info_of(
+        escaped(name_of(path)),
+        escaped(path),
+        target,
+        stat.st_mode,
+        u64::try_from(stat.st_size).unwrap_or(0),
+        modified_ms(stat),
+    )
 }
 
 /// Builds the description of a file; `st_mode` includes its type.
@@ -85,11 +92,11 @@ fn modified_ms(stat: &Stat) -> i64 {
 }
 
 /// Returns whether a file of any kind, a link included, is at `path`.
-fn exists(path: &str) -> bool {
+fn exists(path: &[u8]) -> bool {
     !matches!(statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT | Errno::NOTDIR))
 }
 
 /// Returns the failure for `path`, which should have been a directory.
-fn directory_refused(path: &str, errno: Errno) -> guest_protocol::Failure {
-    if errno == Errno::NOTDIR && !exists(path) { refused(path, Errno::NOENT) } else { refused(path, errno) }
+fn directory_refused(path: &RawPath, errno: Errno) -> guest_protocol::Failure {
+    if errno == Errno::NOTDIR && !exists(path.bytes()) { refused(path, Errno::NOENT) } else { refused(path, errno) }
 }

@@ -43,7 +43,7 @@ pub(crate) fn furnish(boot: &Boot) -> Vec<String> {
     }
     let workdir = default_workdir(boot);
     if workdir != WORKSPACE {
-        note(workdir, make_dir_and_parents(workdir));
+        note(workdir, make_dir_and_parents(workdir.as_bytes()));
     }
     if users::of_image(boot).is_some() {
         match users::resolve(None, boot) {

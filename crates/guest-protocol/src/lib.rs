@@ -84,6 +84,7 @@ mod command;
 mod container;
 mod egress;
 mod failure;
+pub mod file_text;
 pub mod frame;
 mod launch;
 mod listen;
@@ -191,7 +192,7 @@ pub const PATH_BYTES_MAX: usize = 4096;
 pub fn path_fault(path: &str) -> Option<String> {
     if path.is_empty() {
         Some("the path is empty".to_owned())
-    } else if path.len() > PATH_BYTES_MAX {
+    } else if path.len() > PATH_BYTES_MAX && file_text::unescaped(path).len() > PATH_BYTES_MAX {
         Some(format!("the path is longer than {PATH_BYTES_MAX} bytes"))
     } else if path.contains('\0') {
         Some("the path holds a NUL".to_owned())

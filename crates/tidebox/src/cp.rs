@@ -3,6 +3,8 @@
 pub mod progress;
 pub mod tree;
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,6 +13,7 @@ use std::task::Poll;
 use api::FileInfo;
 use clap::Args;
 use client::{Client, FileStream};
+use guest_protocol::file_text::{escaped, unescaped};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
@@ -40,10 +43,10 @@ pub struct CpArgs {
     recursive: bool,
     /// Source
     #[arg(value_name = "SRC")]
-    source: String,
+    source: OsString,
     /// Destination
     #[arg(value_name = "DST")]
-    destination: String,
+    destination: OsString,
 }
 
 /// One side of a copy.
@@ -84,7 +87,8 @@ pub async fn run(context: &Context, args: &CpArgs) -> Result {
 async fn copy_directory(context: &Context, args: &CpArgs, source: &Place, destination: &Place) -> Result<bool> {
     let (client, mut shown) = (&context.client, Shown::new(context.output));
     // As with cp, `src/.` is what is in `src`.
-    let is_content = args.source.ends_with("/.") || args.source.ends_with("..") || args.source == ".";
+    let written = args.source.as_encoded_bytes();
+    let is_content = written.ends_with(b"/.") || written.ends_with(b"..") || written == b".";
     let copied = match (source, destination) {
         (Place::Local(local), Place::Remote { id, path }) if local.is_dir() => {
             let path = if is_content { path.clone() } else { in_directory(client, id, path, local).await? };
@@ -179,9 +183,10 @@ async fn download_directory(
     Ok(0)
 }
 
-/// Reads one side of the command line.
-pub fn place(text: &str) -> Result<Place> {
-    match text {
+/// Reads one side of the command line. A path in a box that is no UTF-8 is taken in its escaped form.
+pub fn place(written: &OsStr) -> Result<Place> {
+    let text = written.to_str().map_or_else(|| escaped(written.as_bytes()), str::to_owned);
+    match text.as_str() {
         "" => return Err(Failure::usage("an empty name; write a file, - or ID:/path")),
         "-" => return Ok(Place::Standard),
         _ => {}
@@ -197,7 +202,7 @@ pub fn place(text: &str) -> Result<Place> {
                 )))
             }
         }
-        _ => Ok(Place::Local(PathBuf::from(text))),
+        _ => Ok(Place::Local(PathBuf::from(written))),
     }
 }
 
@@ -237,7 +242,7 @@ async fn in_directory(client: &Client, id: &str, path: &str, local: &Path) -> Re
     if !into {
         return Ok(path.to_owned());
     }
-    let name = local.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
+    let name = local.file_name().map(|name| escaped(name.as_bytes())).ok_or_else(|| {
         Failure::usage(format!(
             "`{}` has no name that could be kept; write the file's path in the box",
             local.display()
@@ -288,7 +293,7 @@ fn target(local: &Path, path: &str) -> Result<PathBuf> {
         };
     }
     match path.trim_end_matches('/').rsplit('/').next() {
-        Some(name) if !matches!(name, "" | "." | "..") => Ok(local.join(name)),
+        Some(name) if !matches!(name, "" | "." | "..") => Ok(local.join(OsString::from_vec(unescaped(name)))),
         _ => Err(Failure::usage(format!("`{path}` names no file"))),
     }
 }
@@ -306,6 +311,8 @@ async fn pour<W: AsyncWrite + Unpin>(
 
 #[cfg(test)]
 mod test {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
     use std::path::{Path, PathBuf};
 
     use super::{Place, place, target};
@@ -327,16 +334,18 @@ mod test {
             ("sb-1:/", remote("sb-1", "/")),
             ("sb-1:/with space%?#é", remote("sb-1", "/with space%?#é")),
         ] {
-            assert_eq!(place(text).unwrap(), expected, "{text}");
+            assert_eq!(place(text.as_ref()).unwrap(), expected, "{text}");
         }
     }
 
     #[test]
     fn what_could_mean_two_things_is_refused_with_both_ways_out() {
         for text in ["", ":", ":/x", "sb-1:", "sb-1:x", "a:b:c"] {
-            assert_eq!(place(text).unwrap_err().exit(), 2, "{text}");
+            assert_eq!(place(text.as_ref()).unwrap_err().exit(), 2, "{text}");
         }
-        let failure = place("sb-1:out.txt").unwrap_err();
+        let odd = OsStr::from_bytes(b"sb-1:/caf\xe9");
+        assert_eq!(place(odd).unwrap(), Place::Remote { id: "sb-1".to_owned(), path: r"/caf\xe9".to_owned() });
+        let failure = place("sb-1:out.txt".as_ref()).unwrap_err();
         let message = failure.said().unwrap().1;
         assert!(message.contains("sb-1:/workspace/out.txt") && message.contains("./sb-1:out.txt"), "{message}");
     }
@@ -345,6 +354,8 @@ mod test {
     fn a_directory_here_keeps_the_name_of_the_file() {
         let here = tempfile::tempdir().unwrap();
         assert_eq!(target(here.path(), "/a/b.txt").unwrap(), here.path().join("b.txt"));
+        let odd = here.path().join(OsStr::from_bytes(b"caf\xe9"));
+        assert_eq!(target(here.path(), r"/a/caf\xe9").unwrap(), odd);
         assert_eq!(target(&here.path().join("new"), "/a/b.txt").unwrap(), here.path().join("new"));
         assert!(target(Path::new("/no/such/directory/"), "/a").is_err());
         for path in ["/", "/..", "/a/..", "/."] {

@@ -8,6 +8,7 @@ mod receive;
 mod send;
 mod steps;
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
@@ -60,10 +61,10 @@ pub struct SyncArgs {
     dry_run: bool,
     /// Source
     #[arg(value_name = "SRC")]
-    source: String,
+    source: OsString,
     /// Destination
     #[arg(value_name = "DST")]
-    destination: String,
+    destination: OsString,
 }
 
 pub async fn run(context: &Context, args: &SyncArgs) -> Result {

@@ -22,13 +22,13 @@ const OPEN_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::N
 /// # Errors
 /// Not found for the directory; invalid, with nothing done, for a path that could lead out of it.
 pub(crate) fn amend(request: &Amend, output: &mut Output) -> Result<()> {
-    let path = check(&request.path)?;
+    let path = &check(&request.path)?;
     let attributes = request.attributes.iter().map(|attributes| attributes.path.as_str());
     for path in request.remove.iter().map(String::as_str).chain(attributes) {
         steps(&decoded(path)).map_err(|failure| invalid(format!("`{path}`: {}", failure.message)))?;
     }
     // The directory is named by the caller, and may be a link.
-    let root = open(path, OPEN_DIR, Mode::empty()).map_err(|errno| lookup_refused(path, errno))?;
+    let root = open(path.bytes(), OPEN_DIR, Mode::empty()).map_err(|errno| lookup_refused(path, errno))?;
     if output.begin().is_err() {
         return Ok(());
     }

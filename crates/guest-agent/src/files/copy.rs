@@ -9,7 +9,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use tokio::task::yield_now;
 
-use super::path::split;
+use super::path::{RawPath, split};
 use super::write::{Place, Temporary};
 use crate::failure::{Result, invalid, refused};
 
@@ -20,14 +20,14 @@ const PIECE_BYTES: usize = 256 * 1024;
 ///
 /// # Errors
 /// Invalid for anything but a regular file: a copy of a tree cannot replace its target atomically.
-pub(super) async fn move_across(old: &str, new: &str) -> Result<()> {
+pub(super) async fn move_across(old: &RawPath, new: &RawPath) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let across = || {
         invalid(format!(
             "{old} and {new} are on different file systems, between which only files can be moved; use `mv`"
         ))
     };
-    let source = match open(old, flags, Mode::empty()) {
+    let source = match open(old.bytes(), flags, Mode::empty()) {
         Err(Errno::LOOP | Errno::NXIO) => return Err(across()),
         opened => opened.map_err(|errno| refused(old, errno))?,
     };
@@ -35,7 +35,7 @@ pub(super) async fn move_across(old: &str, new: &str) -> Result<()> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(across());
     }
-    let (dir, name) = split(new)?;
+    let (dir, name) = split(new.bytes())?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = open(dir, flags, Mode::empty()).map_err(|errno| refused(new, errno))?;
     if statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)
@@ -46,7 +46,7 @@ pub(super) async fn move_across(old: &str, new: &str) -> Result<()> {
     // Owner and mode come from the file that is moved, not from the one replaced.
     let place = Place { dir, name: name.to_owned(), old: None };
     copy(&source, &stat, &place).await.map_err(|errno| refused(new, errno))?;
-    unlinkat(CWD, old, AtFlags::empty()).map_err(|errno| refused(old, errno))
+    unlinkat(CWD, old.bytes(), AtFlags::empty()).map_err(|errno| refused(old, errno))
 }
 
 async fn copy(source: &OwnedFd, stat: &Stat, place: &Place) -> Result<(), Errno> {

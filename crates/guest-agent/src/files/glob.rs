@@ -1,12 +1,11 @@
 //! Search for paths by a pattern.
 
-use std::borrow::Cow;
-
+use guest_protocol::file_text::{escaped, unescaped};
 use guest_protocol::{GLOB_RESULTS_MAX, Glob, PATH_BYTES_MAX};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, open, statat};
 use tokio::task::yield_now;
 
-use super::path::{check, normal};
+use super::path::{check, normal, trimmed};
 use super::{ENTRIES_PER_TURN, exists};
 use crate::budget::Share;
 use crate::failure::{Result, invalid};
@@ -55,12 +54,12 @@ fn text(texts: &[u8], (at, len): (u32, u32)) -> &[u8] {
 }
 
 impl Rows for Found {
-    type Row<'a> = Cow<'a, str>;
+    type Row<'a> = String;
 
-    fn next(&mut self) -> Option<Cow<'_, str>> {
+    fn next(&mut self) -> Option<String> {
         let place = self.paths.get(self.next)?;
         self.next += 1;
-        Some(String::from_utf8_lossy(text(&self.texts, *place)))
+        Some(escaped(text(&self.texts, *place)))
     }
 }
 
@@ -73,12 +72,12 @@ pub(crate) async fn glob(request: &Glob, share: Share) -> Result<Found> {
     let mut found = Found { texts: Vec::new(), paths: Vec::new(), next: 0, share };
     if pattern.is_literal {
         if exists(&pattern.text) {
-            found.push(pattern.text.as_bytes()).await?;
+            found.push(&pattern.text).await?;
         }
         return Ok(found.finish());
     }
     let mut visited = 0;
-    let mut pending = vec![pattern.start.as_bytes().to_vec()];
+    let mut pending = vec![pattern.start.clone()];
     let mut pending_bytes = pattern.start.len() + PENDING_ENTRY_BYTES;
     let mut pending_taken = pending_bytes;
     while let Some(dir) = pending.pop() {
@@ -86,7 +85,7 @@ pub(crate) async fn glob(request: &Glob, share: Share) -> Result<Found> {
         yield_now().await;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         // The start is named by the caller, and may be a link.
-        let follow = if dir == pattern.start.as_bytes() { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let follow = if dir == pattern.start { OFlags::empty() } else { OFlags::NOFOLLOW };
         // A directory that cannot be read has no matches.
         let Ok(fd) = open(dir.as_slice(), flags | follow, Mode::empty()) else { continue };
         let Ok(mut entries) = Dir::new(fd) else { continue };
@@ -135,6 +134,13 @@ fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     [dir, b"/", name].concat()
 }
 
+/// Returns the bytes that a pattern stands for: the escaped forms of names mean what they mean in paths. A
+/// backslash before anything else takes its special meaning away, so one of a name is doubled.
+fn unescaped_pattern(text: &str) -> Vec<u8> {
+    let parts: Vec<Vec<u8>> = text.split(r"\x5c").map(unescaped).collect();
+    parts.join(&br"\\"[..])
+}
+
 /// Returns whether an entry is a directory. Not every file system reports the type with the name.
 fn is_dir(path: &[u8], kind: FileType) -> bool {
     if kind != FileType::Unknown {
@@ -145,34 +151,36 @@ fn is_dir(path: &[u8], kind: FileType) -> bool {
 }
 
 struct Pattern {
-    text: String,
+    text: Vec<u8>,
     /// Directory before the first component that is not literal.
-    start: String,
+    start: Vec<u8>,
     is_literal: bool,
     /// Components, if each of them stands for exactly one of a path.
-    parts: Option<Vec<String>>,
+    parts: Option<Vec<Vec<u8>>>,
     /// Maximum number of components of a match.
     depth_max: usize,
 }
 
 impl Pattern {
-    fn parse(text: &str) -> Result<Pattern> {
-        let is_special = |part: &str| part.contains(['*', '?', '[', ']', '{', '}', '\\']);
-        check(text)?;
-        fast_glob::validate(text).map_err(|error| invalid(format!("{text}: {error}")))?;
-        let special_at = text.split('/').position(is_special);
-        let literal = text.split('/').take(special_at.unwrap_or(usize::MAX)).collect::<Vec<_>>().join("/");
+    fn parse(wanted: &str) -> Result<Pattern> {
+        let is_special = |part: &&[u8]| part.iter().any(|byte| b"*?[]{}\\".contains(byte));
+        let is_slash = |byte: &u8| *byte == b'/';
+        check(wanted)?;
+        let text = unescaped_pattern(wanted);
+        fast_glob::validate(&text).map_err(|error| invalid(format!("{wanted}: {error}")))?;
+        let all: Vec<&[u8]> = text.split(is_slash).collect();
+        let special_at = all.iter().position(is_special);
+        let (literal, rest) = all.split_at(special_at.unwrap_or(all.len()));
         // Doubled slashes and dots match no path, so the literal part loses them.
-        let start = normal(&literal);
-        let rest: Vec<&str> = special_at.map_or_else(Vec::new, |at| text.split('/').skip(at).collect());
+        let start = normal(&literal.join(&b'/'));
         let text = match special_at {
             None => start.clone(),
-            Some(_) => format!("{}/{}", start.trim_end_matches('/'), rest.join("/")),
+            Some(_) => [trimmed(&start), b"/", rest.join(&b'/').as_slice()].concat(),
         };
-        let parts: Vec<String> = text.split('/').skip(1).map(str::to_owned).collect();
-        let slashes = text.matches('/').count();
-        let any_depth = text.contains("**");
-        let one_to_one = !any_depth && !text.contains(['{', '[', '\\']);
+        let parts: Vec<Vec<u8>> = text.split(is_slash).skip(1).map(<[u8]>::to_vec).collect();
+        let slashes = text.iter().copied().filter(|byte| is_slash(byte)).count();
+        let any_depth = text.windows(2).any(|pair| pair == b"**");
+        let one_to_one = !any_depth && !text.iter().any(|byte| b"{[\\".contains(byte));
         Ok(Pattern {
             depth_max: if any_depth { usize::MAX } else { slashes },
             parts: one_to_one.then_some(parts),
@@ -188,7 +196,7 @@ impl Pattern {
 
     /// Returns whether a path below the directory `path` may match.
     fn may_match_below(&self, path: &[u8]) -> bool {
-        let is_kernels = KERNEL_DIRS.contains(&path) && !KERNEL_DIRS.contains(&self.start.as_bytes());
+        let is_kernels = KERNEL_DIRS.contains(&path) && !KERNEL_DIRS.contains(&self.start.as_slice());
         let depth = path.iter().filter(|byte| **byte == b'/').count();
         let fits = path.len() < PATH_BYTES_MAX && depth < self.depth_max;
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();

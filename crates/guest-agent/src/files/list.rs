@@ -1,11 +1,12 @@
 //! Listing of a directory.
 
+use guest_protocol::file_text::escaped;
 use guest_protocol::{ENTRY_BYTES, FileInfo, LIST_BYTES_MAX, PathOnly};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, open, readlinkat, statat};
 use rustix::io::Errno;
 use tokio::task::yield_now;
 
-use super::path::{check, normal};
+use super::path::{check, normal, trimmed};
 use super::{ENTRIES_PER_TURN, directory_refused, info_of, modified_ms};
 use crate::budget::Share;
 use crate::failure::{Result, invalid, refused};
@@ -38,11 +39,11 @@ struct Entry {
 
 /// Describes the entries of a directory; links are not followed.
 pub(crate) async fn list(request: &PathOnly, share: Share) -> Result<Listing> {
-    let path = check(&request.path)?;
+    let path = &check(&request.path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let dir = open(path, flags, Mode::empty()).map_err(|errno| directory_refused(path, errno))?;
+    let dir = open(path.bytes(), flags, Mode::empty()).map_err(|errno| directory_refused(path, errno))?;
     let mut entries = Dir::read_from(&dir).map_err(|errno| refused(path, errno))?;
-    let shown = normal(path).trim_end_matches('/').to_owned();
+    let shown = escaped(trimmed(&normal(path.bytes())));
     let mut listing = Listing { dir: shown, texts: Vec::new(), entries: Vec::new(), next: 0, share };
     let mut bytes = 0;
     let mut turn = 0;
@@ -118,10 +119,9 @@ impl Rows for Listing {
     fn next(&mut self) -> Option<FileInfo> {
         let entry = self.entries.get(self.next)?;
         self.next += 1;
-        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        let name = text(entry.name(&self.texts));
+        let name = escaped(entry.name(&self.texts));
         let path = format!("{}/{name}", self.dir);
-        let target = entry.target(&self.texts).map(text);
+        let target = entry.target(&self.texts).map(escaped);
         Some(info_of(name, path, target, entry.mode, entry.size, entry.modified_ms))
     }
 }

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::long_work::{Left, Output};
 use super::names::{encoded, time};
-use super::path::{check, normal};
+use super::path::{check, normal, trimmed};
 use super::search::open_regular;
 use super::walk::{Entry, Walk};
 use crate::failure::{Result, invalid, lookup_refused};
@@ -30,14 +30,14 @@ const MODE_MAX: u32 = 0o7777;
 /// Before the head: not found for the path, invalid if it is no directory. After it, too many directories
 /// end the description before its last line.
 pub(crate) fn manifest(request: &Manifest, output: &mut Output) -> Result<()> {
-    let path = check(&request.path)?;
-    let all = FileScope::all(path);
-    let stat = statat(CWD, path, AtFlags::empty()).map_err(|errno| lookup_refused(path, errno))?;
+    let path = &check(&request.path)?;
+    let all = FileScope::all(&request.path);
+    let stat = statat(CWD, path.bytes(), AtFlags::empty()).map_err(|errno| lookup_refused(path, errno))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Err(invalid(format!("{path}: is no directory")));
     }
     let mut walk = Walk::begin(&all)?;
-    let above = normal(path).trim_end_matches('/').len() + 1;
+    let above = trimmed(&normal(path.bytes())).len() + 1;
     let mut describing = Describing {
         output,
         above,

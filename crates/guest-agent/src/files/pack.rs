@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use guest_protocol::file_text::escaped;
 use guest_protocol::{Archive, FileScope, Pack};
 use rustix::fs::{AtFlags, CWD, FileType, Stat, readlinkat, statat};
 use tar::{Builder, EntryType, Header, HeaderMode};
@@ -33,11 +34,11 @@ const MODE_MAX: u32 = 0o7777;
 /// that has become shorter while it was read ends the archive early, and what cannot be read ends one
 /// that is to be whole.
 pub(crate) fn pack(request: &Archive, output: &mut Output) -> Result<()> {
-    let path = check(&request.path)?;
-    let all = FileScope::all(path);
+    let path = &check(&request.path)?;
+    let all = FileScope::all(&request.path);
     let walk = Walk::begin(&all)?;
-    let root = normal(path);
-    let stat = statat(CWD, path, AtFlags::empty()).map_err(|errno| lookup_refused(path, errno))?;
+    let root = normal(path.bytes());
+    let stat = statat(CWD, path.bytes(), AtFlags::empty()).map_err(|errno| lookup_refused(path, errno))?;
     if output.begin().is_err() {
         return Ok(());
     }
@@ -58,16 +59,16 @@ pub(crate) fn pack(request: &Archive, output: &mut Output) -> Result<()> {
 /// Before the head: not found for the directory, invalid for a path that could lead out of it. After it
 /// as [`pack`].
 pub(crate) fn chosen(request: &Pack, output: &mut Output) -> Result<()> {
-    let path = check(&request.path)?;
+    let path = &check(&request.path)?;
     let paths: Vec<Vec<u8>> = request.paths.iter().map(|path| decoded(path)).collect();
     for path in &paths {
         steps(path)?;
     }
-    statat(CWD, path, AtFlags::empty()).map_err(|errno| lookup_refused(path, errno))?;
+    statat(CWD, path.bytes(), AtFlags::empty()).map_err(|errno| lookup_refused(path, errno))?;
     if output.begin().is_err() {
         return Ok(());
     }
-    let root = normal(path).into_bytes();
+    let root = normal(path.bytes());
     let builder = Builder::new(Sink { output });
     let mut packing = Packing { builder, above: root.len(), shared: HashMap::new(), is_whole: false };
     packing.builder.mode(HeaderMode::Complete);
@@ -129,7 +130,7 @@ impl Packing<'_> {
     /// Leaves out an entry that cannot be read, unless the archive is to be whole.
     fn leave_out(&self, path: &[u8]) -> std::io::Result<()> {
         if self.is_whole {
-            let path = String::from_utf8_lossy(path);
+            let path = escaped(path);
             return Err(std::io::Error::other(format!("{path} cannot be read")));
         }
         Ok(())

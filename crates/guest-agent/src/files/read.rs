@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::describe;
-use super::path::{check, name_of, normal};
+use super::path::{check, normal};
 use crate::failure::{Result, invalid, lookup_refused, refused};
 
 /// Maximum size of a piece; other tasks have their turn after each.
@@ -37,9 +37,9 @@ pub(crate) fn open(
     piece_bytes: usize,
     permit: OwnedSemaphorePermit,
 ) -> Result<(FileInfo, Content)> {
-    let path = check(&request.path)?;
+    let path = &check(&request.path)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = open_file(path, flags, Mode::empty()).map_err(|errno| lookup_refused(path, errno))?;
+    let file = open_file(path.bytes(), flags, Mode::empty()).map_err(|errno| lookup_refused(path, errno))?;
     let stat = fstat(&file).map_err(|errno| refused(path, errno))?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     if kind == FileType::Directory {
@@ -50,8 +50,7 @@ pub(crate) fn open(
     }
     // No file is longer, so a later offset reads nothing.
     let offset = request.offset.min(OFFSET_MAX);
-    let shown = normal(path);
-    let info = describe(name_of(&shown).to_owned(), shown, &stat, &file, b"");
+    let info = describe(&normal(path.bytes()), &stat, &file, b"");
     // Virtual files of the kernel have the size 0 but content. All others end where they ended when
     // they were described.
     let rest = if info.size == 0 { OFFSET_MAX } else { info.size.saturating_sub(offset) };

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, fstat, open, openat, u
 use rustix::io::Errno;
 use tokio::task::yield_now;
 
-use super::path::{check, split};
+use super::path::{RawPath, check, split};
 use super::{ENTRIES_PER_TURN, exists};
 use crate::failure::{Result, invalid, lookup_refused, refused};
 
@@ -24,8 +24,8 @@ const OPEN_DIR: OFlags =
 
 /// Removes a file, a link itself, or a directory.
 pub(crate) async fn delete(request: &Delete) -> Result<()> {
-    let path = check(&request.path)?;
-    let (dir, name) = split(path)?;
+    let path = &check(&request.path)?;
+    let (dir, name) = split(path.bytes())?;
     let parent = open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let parent = parent.map_err(|errno| lookup_refused(path, errno))?;
     let is_link_or_file = match unlinkat(&parent, name, AtFlags::empty()) {
@@ -45,7 +45,7 @@ pub(crate) async fn delete(request: &Delete) -> Result<()> {
             match unlinkat(&parent, name, AtFlags::REMOVEDIR) {
                 Ok(()) => Ok(()),
                 // Another process has removed it first.
-                Err(Errno::NOENT) if !exists(path) => Ok(()),
+                Err(Errno::NOENT) if !exists(path.bytes()) => Ok(()),
                 Err(errno) => Err(refused(path, errno)),
             }
         }
@@ -89,14 +89,14 @@ enum Found {
 }
 
 impl ProcessTree {
-    fn open(parent: &OwnedFd, name: &str) -> Result<ProcessTree, Errno> {
+    fn open(parent: &OwnedFd, name: &[u8]) -> Result<ProcessTree, Errno> {
         let here = openat(parent, name, OPEN_DIR, Mode::empty())?;
         let levels = vec![Identity::of(here.as_fd())?];
         Ok(ProcessTree { here, levels, removed: 0 })
     }
 
     /// Removes everything below the top.
-    async fn empty(&mut self, path: &str) -> Result<()> {
+    async fn empty(&mut self, path: &RawPath) -> Result<()> {
         let moved = || invalid(format!("{path}: was moved about while it was being removed"));
         let mut rounds = 0;
         loop {
@@ -173,6 +173,6 @@ impl ProcessTree {
     }
 }
 
-fn tree_refused(path: &str, errno: Errno) -> Failure {
-    refused(&format!("{path} is only removed in part: something in it"), errno)
+fn tree_refused(path: &RawPath, errno: Errno) -> Failure {
+    refused(format!("{path} is only removed in part: something in it"), errno)
 }

@@ -11,15 +11,15 @@ use crate::failure::{Result, invalid, refused};
 
 /// Moves a file, a link itself, or a directory; replaces what `rename(2)` replaces.
 pub(crate) async fn rename(request: &Rename) -> Result<()> {
-    let (old, new) = (check(&request.old_path)?, check(&request.new_path)?);
-    split(old)?;
-    let (new_dir, _) = split(new)?;
-    if !exists(old) {
+    let (old, new) = (&check(&request.old_path)?, &check(&request.new_path)?);
+    split(old.bytes())?;
+    let (new_dir, _) = split(new.bytes())?;
+    if !exists(old.bytes()) {
         return Err(refused(old, Errno::NOENT));
     }
     let mut parents = Parents::default();
     parents.make(new_dir).map_err(|errno| refused(new, errno))?;
-    match renameat(CWD, old, CWD, new) {
+    match renameat(CWD, old.bytes(), CWD, new.bytes()) {
         Ok(()) => {}
         Err(Errno::NOENT) => return Err(refused(old, Errno::NOENT)),
         Err(Errno::INVAL) => return Err(invalid(format!("{old} cannot be moved into itself"))),

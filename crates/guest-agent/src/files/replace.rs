@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use grep_matcher::{Captures as _, Matcher as _};
 use grep_regex::RegexMatcher;
+use guest_protocol::file_text::escaped;
 use guest_protocol::{
     Failure, FailureKind, PATTERN_BYTES_MAX, Replace, ReplaceRow, ReplacedFile, SEARCH_TEXT_BYTES_MAX, SearchBound,
     SearchEnd,
@@ -13,6 +14,7 @@ use guest_protocol::{
 use rustix::fs::FileType;
 
 use super::long_work::Output;
+use super::path::RawPath;
 use super::search::{Stop, Watched, check, check_scope, compile, nothing, open_regular, until};
 use super::walk::{Entry, Walk};
 use super::write;
@@ -120,7 +122,7 @@ impl Work<'_> {
             Done::Unreadable => self.end.unreadable += 1,
             Done::Replaced(0) => self.end.files += 1,
             Done::Replaced(replacements) => {
-                let path = String::from_utf8_lossy(&entry.path).into_owned();
+                let path = escaped(&entry.path);
                 self.end.files += 1;
                 self.left -= 1;
                 self.text += path.len();
@@ -145,8 +147,7 @@ impl Work<'_> {
             return Ok(Done::Replaced(replacements));
         }
         // A request for a name that is no UTF-8 cannot be made either.
-        let Ok(path) = str::from_utf8(&entry.path) else { return Ok(Done::Unreadable) };
-        match write::overwrite(path, &changed) {
+        match write::overwrite(&RawPath::from(entry.path.as_slice()), &changed) {
             Ok(()) => Ok(Done::Replaced(replacements)),
             Err(failure) if failure.kind == FailureKind::NoSpace => Err(Outcome::Failed(failure)),
             Err(_) => Ok(Done::Unreadable),

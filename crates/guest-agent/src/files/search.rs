@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use grep_matcher::Matcher as _;
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkFinish, SinkMatch};
+use guest_protocol::file_text::escaped;
 use guest_protocol::{
     FileScope, PATTERN_BYTES_MAX, SCOPE_GLOB_BYTES_MAX, SCOPE_GLOBS_MAX, SEARCH_CONTEXT_MAX, SEARCH_LINE_BYTES_MAX,
     SEARCH_TEXT_BYTES_MAX, Search, SearchBound, SearchEnd, SearchMatch, SearchRow, TextPattern,
@@ -204,7 +205,7 @@ impl Work<'_> {
         };
         let mut stop = None;
         let mut lines = Lines {
-            path: String::from_utf8_lossy(&entry.path).into_owned(),
+            path: escaped(&entry.path),
             matcher: &self.matcher,
             context: self.context,
             before: VecDeque::new(),

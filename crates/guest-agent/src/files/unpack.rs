@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{Read, Write as _};
 use std::os::fd::OwnedFd;
 
+use guest_protocol::file_text::escaped;
 use guest_protocol::{Failure, FailureKind, PATH_BYTES_MAX, PathOnly, Unpacked};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, fchmod, fstat, futimens, linkat, mkdirat, open,
@@ -42,13 +43,13 @@ const OPEN_DIR: OFlags =
 /// Invalid for an archive that is cut short, malformed or would leave the directory. What was
 /// unpacked until then stays, and the message has the count.
 pub(crate) fn unpack(request: &PathOnly, input: Input) -> Result<Unpacked> {
-    let path = check(&request.path)?;
+    let path = &check(&request.path)?;
     // The directory is named by the caller, and may be a link.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let root = match open(path, flags, Mode::empty()) {
+    let root = match open(path.bytes(), flags, Mode::empty()) {
         Err(Errno::NOENT) => {
-            make_dir_and_parents(path).map_err(|errno| refused(path, errno))?;
-            open(path, flags, Mode::empty())
+            make_dir_and_parents(path.bytes()).map_err(|errno| refused(path, errno))?;
+            open(path.bytes(), flags, Mode::empty())
         }
         opened => opened,
     };
@@ -116,7 +117,7 @@ impl Unpacking {
                     let names = std::mem::take(&mut names);
                     let path = names.path.clone().unwrap_or_else(|| header.path_bytes().into_owned());
                     self.member(kind, &header, names, &path, &mut member).map_err(|failure| {
-                        let shown: String = String::from_utf8_lossy(&path).chars().take(200).collect();
+                        let shown: String = escaped(&path).chars().take(200).collect();
                         Failure { message: format!("`{shown}` of the archive: {}", failure.message), ..failure }
                     })?;
                     self.done.members += 1;
@@ -216,12 +217,12 @@ impl Unpacking {
                 opened => opened,
             }
             .map_err(|errno| {
-                let shown = String::from_utf8_lossy(step);
+                let shown = escaped(step);
                 match errno {
                     Errno::LOOP | Errno::NOTDIR => invalid(format!(
                         "`{shown}` in its path is a link or a file in the sandbox, and no directory; remove it first"
                     )),
-                    errno => refused(&format!("`{shown}` in its path"), errno),
+                    errno => refused(format!("`{shown}` in its path"), errno),
                 }
             })?;
         }

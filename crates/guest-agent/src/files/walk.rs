@@ -71,11 +71,11 @@ impl Walk {
     /// # Errors
     /// Not found if nothing is at the start; invalid for a glob that cannot be read.
     pub(super) fn begin(scope: &FileScope) -> Result<Walk> {
-        let path = check(&scope.path)?;
+        let path = &check(&scope.path)?;
         // The start is named by the caller, and may be a link.
-        let stat = statat(CWD, path, AtFlags::empty()).map_err(|errno| lookup_refused(path, errno))?;
+        let stat = statat(CWD, path.bytes(), AtFlags::empty()).map_err(|errno| lookup_refused(path, errno))?;
         let kind = FileType::from_raw_mode(stat.st_mode);
-        let root = normal(path).into_bytes();
+        let root = normal(path.bytes());
         let mut walk = Walk {
             globs: globs(&root, scope)?,
             with_hidden: scope.hidden,

@@ -1,9 +1,11 @@
 //! Changes of files, by the kernel's inotify.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
+use guest_protocol::file_text::escaped;
 use guest_protocol::{FileChange, FileChangeKind, FileScope, WATCHED_DIRECTORIES_MAX, WatchFiles, WatchRow};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
@@ -41,13 +43,13 @@ const ROOT_GONE: ReadFlags =
 /// Before the head: not found for the path, invalid for too many directories, exhausted if the kernel
 /// has no watch left.
 pub(crate) fn watch(request: &WatchFiles, output: &mut Output) -> Result<()> {
-    let path = check(&request.path)?;
-    let stat = statat(CWD, path, AtFlags::empty()).map_err(|errno| lookup_refused(path, errno))?;
+    let path = &check(&request.path)?;
+    let stat = statat(CWD, path.bytes(), AtFlags::empty()).map_err(|errno| lookup_refused(path, errno))?;
     let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(|errno| none_left(path, errno))?;
     let mut watching = Watching {
         fd,
-        root: normal(path),
+        root: normal(path.bytes()),
         root_id: -1,
         is_dir,
         recursive: request.recursive && is_dir,
@@ -59,7 +61,7 @@ pub(crate) fn watch(request: &WatchFiles, output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-fn none_left(path: &str, errno: Errno) -> guest_protocol::Failure {
+fn none_left(path: impl Display, errno: Errno) -> guest_protocol::Failure {
     match errno {
         Errno::NOSPC | Errno::MFILE => {
             exhausted("the kernel has no watch left for this user; watch a smaller directory")
@@ -71,7 +73,7 @@ fn none_left(path: &str, errno: Errno) -> guest_protocol::Failure {
 /// Paths that are watched.
 struct Watching {
     fd: OwnedFd,
-    root: String,
+    root: Vec<u8>,
     /// The kernel's number for the root.
     root_id: i32,
     is_dir: bool,
@@ -116,9 +118,9 @@ struct Seen {
 impl Watching {
     fn begin(&mut self) -> Result<()> {
         let flags = ENTRY_CHANGES | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
-        let id = inotify::add_watch(&self.fd, self.root.as_str(), flags);
-        self.root_id = id.map_err(|errno| none_left(&self.root, errno))?;
-        self.paths.insert(self.root_id, self.root.clone().into_bytes());
+        let id = inotify::add_watch(&self.fd, self.root.as_slice(), flags);
+        self.root_id = id.map_err(|errno| none_left(escaped(&self.root), errno))?;
+        self.paths.insert(self.root_id, self.root.clone());
         self.fill()
     }
 
@@ -128,13 +130,14 @@ impl Watching {
             return Ok(());
         }
         let root = self.root.clone();
-        match self.add_below(root.as_bytes(), |_, _| {}) {
+        match self.add_below(&root, |_, _| {}) {
             Ok(true) => Ok(()),
             Ok(false) => Err(invalid(format!(
-                "{root}: has more than {WATCHED_DIRECTORIES_MAX} directories, or {PATHS_BYTES_MAX} bytes of their \
-                 paths; watch one of them, or not recursively"
+                "{}: has more than {WATCHED_DIRECTORIES_MAX} directories, or {PATHS_BYTES_MAX} bytes of their \
+                 paths; watch one of them, or not recursively",
+                escaped(&root)
             ))),
-            Err(errno) => Err(none_left(&root, errno)),
+            Err(errno) => Err(none_left(escaped(&root), errno)),
         }
     }
 
@@ -189,7 +192,7 @@ impl Watching {
     /// Watches what is there now, after events were lost: directories may have come, gone and moved.
     fn renew(&mut self) {
         let before = std::mem::take(&mut self.paths);
-        self.paths.insert(self.root_id, self.root.clone().into_bytes());
+        self.paths.insert(self.root_id, self.root.clone());
         // The caller learns of an overflow in any case.
         let _ = self.fill();
         for id in before.by_id.into_keys() {
@@ -239,7 +242,7 @@ impl Watching {
                 continue;
             }
             if event.id == self.root_id && event.flags.intersects(ROOT_GONE) {
-                output.row(&row(FileChangeKind::Deleted, self.root.as_bytes(), self.is_dir))?;
+                output.row(&row(FileChangeKind::Deleted, &self.root, self.is_dir))?;
                 return Ok(false);
             }
             if event.flags.contains(ReadFlags::IGNORED) {
@@ -291,7 +294,7 @@ impl Watching {
 }
 
 fn row(kind: FileChangeKind, path: &[u8], is_dir: bool) -> WatchRow {
-    let path = String::from_utf8_lossy(path).into_owned();
+    let path = escaped(path);
     WatchRow::Change(FileChange { kind, path, is_dir })
 }
 

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use guest_protocol::WriteFile;
+use guest_protocol::file_text::escaped;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use rustix::fs::{
@@ -14,7 +15,7 @@ use rustix::process::geteuid;
 use tokio::task::yield_now;
 
 use super::check_mode;
-use super::path::{check, split};
+use super::path::{RawPath, check, split};
 use crate::failure::{Result, invalid, refused};
 
 /// Bytes written at once; other tasks have their turn after each piece.
@@ -35,9 +36,9 @@ const NAME_TRIES_MAX: usize = 16;
 /// # Errors
 /// After any error the old file is unchanged and no new one exists.
 pub(crate) async fn write(request: &WriteFile, body: Incoming) -> Result<()> {
-    let path = check(&request.path)?;
+    let path = &check(&request.path)?;
     request.mode.map_or(Ok(()), check_mode)?;
-    if path.ends_with('/') {
+    if path.bytes().ends_with(b"/") {
         return Err(invalid(format!("{path}: a file's path does not end with a slash")));
     }
     let mut parents = Parents::default();
@@ -53,7 +54,7 @@ pub(crate) async fn write(request: &WriteFile, body: Incoming) -> Result<()> {
 ///
 /// # Errors
 /// After any error the old file is unchanged.
-pub(super) fn overwrite(path: &str, content: &[u8]) -> Result<()> {
+pub(super) fn overwrite(path: &RawPath, content: &[u8]) -> Result<()> {
     let place = Place::find(path, &mut Parents::default())?;
     if place.old.is_none() {
         return Err(invalid(format!("{path}: is gone")));
@@ -64,7 +65,7 @@ pub(super) fn overwrite(path: &str, content: &[u8]) -> Result<()> {
 }
 
 /// Makes a directory, and its parents where they are missing.
-pub(crate) fn make_dir_and_parents(path: &str) -> Result<(), Errno> {
+pub(crate) fn make_dir_and_parents(path: &[u8]) -> Result<(), Errno> {
     let mut parents = Parents::default();
     parents.make(path)?;
     parents.keep();
@@ -72,14 +73,14 @@ pub(crate) fn make_dir_and_parents(path: &str) -> Result<(), Errno> {
 }
 
 /// Returns the failure of a write. A directory that is gone makes the request invalid.
-fn write_refused(path: &str, errno: Errno) -> guest_protocol::Failure {
+fn write_refused(path: &RawPath, errno: Errno) -> guest_protocol::Failure {
     match errno {
         Errno::NOENT => invalid(format!("{path}: its directory is gone")),
         errno => refused(path, errno),
     }
 }
 
-async fn fill(temporary: &Temporary<'_>, path: &str, mut body: Incoming) -> Result<()> {
+async fn fill(temporary: &Temporary<'_>, path: &RawPath, mut body: Incoming) -> Result<()> {
     let mut unrested = 0;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| invalid("the content was cut off"))?;
@@ -99,14 +100,14 @@ async fn fill(temporary: &Temporary<'_>, path: &str, mut body: Incoming) -> Resu
 /// Location of the file, after all links: a directory and a name in it.
 pub(super) struct Place {
     pub(super) dir: OwnedFd,
-    pub(super) name: String,
+    pub(super) name: Vec<u8>,
     /// Existing regular file, if there is one.
     pub(super) old: Option<Stat>,
 }
 
 impl Place {
-    fn find(path: &str, parents: &mut Parents) -> Result<Place> {
-        let mut wanted = path.to_owned();
+    fn find(path: &RawPath, parents: &mut Parents) -> Result<Place> {
+        let mut wanted = path.bytes().to_owned();
         let mut from: Option<OwnedFd> = None;
         for _ in 0..LINKS_MAX {
             let (dir, name) = split_any(&wanted)?;
@@ -122,8 +123,7 @@ impl Place {
                 None | Some(FileType::RegularFile) => return Ok(Place { name: name.to_owned(), dir, old }),
                 Some(FileType::Symlink) => {
                     let target = readlinkat(&dir, name, Vec::new()).map_err(|errno| write_refused(path, errno))?;
-                    let target = target.into_string();
-                    wanted = target.map_err(|_| invalid(format!("{path}: a link to a name that is no UTF-8")))?;
+                    wanted = target.into_bytes();
                     from = Some(dir);
                 }
                 Some(FileType::Directory) => return Err(invalid(format!("{path}: is a directory"))),
@@ -136,7 +136,7 @@ impl Place {
 
 /// Returns whether the file itself may be written to. With write permission on the directory alone
 /// the file could be replaced, but that is not a permission to write it.
-fn may_write(dir: &OwnedFd, name: &str) -> bool {
+fn may_write(dir: &OwnedFd, name: &[u8]) -> bool {
     if geteuid().is_root() {
         return true;
     }
@@ -145,21 +145,21 @@ fn may_write(dir: &OwnedFd, name: &str) -> bool {
 }
 
 /// Splits a path like [`split`], also the relative target of a link.
-fn split_any(path: &str) -> Result<(&str, &str)> {
-    if path.ends_with('/') {
-        return Err(invalid(format!("{path}: is a directory")));
+fn split_any(path: &[u8]) -> Result<(&[u8], &[u8])> {
+    if path.ends_with(b"/") {
+        return Err(invalid(format!("{}: is a directory", escaped(path))));
     }
-    if path.contains('/') { split(path) } else { Ok(("", path)) }
+    if path.contains(&b'/') { split(path) } else { Ok((b"", path)) }
 }
 
 /// Opens the directory `path`, from `from` if it is relative, and makes missing ones.
-fn open_dir(from: Option<&OwnedFd>, path: &str, parents: &mut Parents) -> Result<OwnedFd, Errno> {
+fn open_dir(from: Option<&OwnedFd>, path: &[u8], parents: &mut Parents) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let base = from.map_or(CWD, AsFd::as_fd);
-    let path = if path.is_empty() { "." } else { path };
+    let path = if path.is_empty() { b"." } else { path };
     match openat(base, path, flags, Mode::empty()) {
         // Relative link targets are in directories that exist.
-        Err(Errno::NOENT) if path.starts_with('/') => {
+        Err(Errno::NOENT) if path.starts_with(b"/") => {
             parents.make(path)?;
             open(path, flags, Mode::empty())
         }
@@ -170,14 +170,14 @@ fn open_dir(from: Option<&OwnedFd>, path: &str, parents: &mut Parents) -> Result
 /// Directories that were made for the file; removed again unless kept.
 #[derive(Debug, Default)]
 pub(super) struct Parents {
-    made: Vec<String>,
+    made: Vec<Vec<u8>>,
 }
 
 impl Parents {
     /// Makes the missing directories of `dir`, which is absolute.
-    pub(super) fn make(&mut self, dir: &str) -> Result<(), Errno> {
-        let ends = dir.char_indices().filter(|(at, c)| *c == '/' && *at > 0).map(|(at, _)| at);
-        let whole = (!dir.ends_with('/')).then_some(dir.len());
+    pub(super) fn make(&mut self, dir: &[u8]) -> Result<(), Errno> {
+        let ends = dir.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at);
+        let whole = (!dir.ends_with(b"/")).then_some(dir.len());
         for prefix in ends.chain(whole).filter_map(|end| dir.get(..end)) {
             match mkdir(prefix, Mode::from_raw_mode(MODE_PARENTS)) {
                 Ok(()) => self.made.push(prefix.to_owned()),
@@ -266,7 +266,7 @@ impl<'a> Temporary<'a> {
             }
         }
         fchmod(&self.file, Mode::from_raw_mode(mode.unwrap_or(kept)))?;
-        renameat(self.dir, &self.name, &place.dir, &place.name)?;
+        renameat(self.dir, &self.name, &place.dir, place.name.as_slice())?;
         self.placed = true;
         Ok(())
     }

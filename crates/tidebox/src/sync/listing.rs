@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 
 use api::ManifestEntry;
+use guest_protocol::file_text::escaped;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
 
@@ -68,7 +69,7 @@ pub fn encoded(path: &[u8]) -> String {
 
 /// Returns a path as text for people.
 pub fn shown(path: &[u8]) -> String {
-    if path.is_empty() { ".".to_owned() } else { String::from_utf8_lossy(path).into_owned() }
+    if path.is_empty() { ".".to_owned() } else { escaped(path) }
 }
 
 impl Tree {

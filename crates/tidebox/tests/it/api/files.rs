@@ -40,6 +40,38 @@ async fn what_is_written_is_read_back_byte_for_byte() {
     assert_eq!(server.get(&format!("{files}?path=/workspace/x")).await.bytes, b"\xff\0");
 }
 
+/// What `ls` shows of a directory, with each byte that is no UTF-8 in octal.
+const LS: &str = "cd /workspace && LC_ALL=C ls --quoting-style=escape -A";
+
+#[tokio::test]
+async fn a_name_that_is_no_utf8_goes_through_the_whole_api() {
+    let (server, id, files) = boxed().await;
+    server.output(&id, r#"cd /workspace && printf one > "$(printf 'caf\351')" && printf two > 'caf\xe9'"#).await;
+    let listed = server.get(&format!("{files}/list?path=/workspace")).await.ok();
+    let names: Vec<&str> = listed.as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
+    assert_eq!(names, [r"caf\x5cxe9", r"caf\xe9"], "the plain name and the bytes have two texts");
+    for (name, content) in [(r"caf\xe9", "one"), (r"caf\x5cxe9", "two")] {
+        let path = format!("/workspace/{name}");
+        let asked = path.replace('\\', "%5C");
+        let stat = server.get(&format!("{files}/stat?path={asked}")).await.ok();
+        assert_eq!((&stat["name"], &stat["path"]), (&json!(name), &json!(path)));
+        assert_eq!(server.get(&format!("{files}?path={asked}")).await.bytes, content.as_bytes());
+        let pattern = format!("{}*", path.replace('\\', "%5C"));
+        assert_eq!(server.get(&format!("{files}/glob?pattern={pattern}")).await.ok(), json!([path]));
+        let found = server.post(&format!("{files}/search"), json!({"pattern": content})).await.ok();
+        assert_eq!(found["matches"][0]["path"], path.as_str());
+        let one = json!({"pattern": content, "replacement": "new", "path": path});
+        assert_eq!(server.post(&format!("{files}/replace"), one).await.ok()["files"][0]["path"], path.as_str());
+        let archive = server.get(&format!("{files}/archive?path={asked}")).await;
+        assert!(archive.bytes.windows(3).any(|bytes| bytes == b"new"), "{name}");
+        server.post(&files, json!({"path": path, "content": "written"})).await.ok();
+        let moved = json!({"old_path": path, "new_path": format!("/workspace/deep{name}/{name}")});
+        server.post(&format!("{files}/move"), moved).await.ok();
+        server.delete(&format!("{files}?path=/workspace/deep{0}/{0}", name.replace('\\', "%5C"))).await.ok();
+    }
+    assert_eq!(server.output(&id, LS).await, "deepcaf\\351\ndeepcaf\\\\xe9\n");
+}
+
 #[tokio::test]
 async fn the_mode_of_an_existing_file_is_kept_unless_given() {
     let (server, id, files) = boxed().await;
