@@ -27,6 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!("an image that is not there is refused by name", unknown_image, Images),
         case!("the inventory lists every box", inventory),
         case!("a box whose first process has ended is listed as not alive until it is stopped", not_alive, Kill),
+        case!("a box whose first process was killed just now does not run", just_killed, Kill, Processes),
         case!("dropping a guest and dialling again changes nothing in the box", dial_again),
         case!("many can dial one box at once", dial_at_once),
         case!("a second instance finds the boxes of the first", reopened, Reopen),
@@ -166,6 +167,17 @@ async fn inventory(subject: Subject) {
     found.sort();
     expected.sort();
     assert_eq!(found, expected);
+}
+
+async fn just_killed(subject: Subject) {
+    // A process ends after all others of its box, which takes long if they have much memory.
+    let inside = subject.start().await;
+    let much =
+        "for i in 1 2 3 4 5 6 7 8; do (x=$(head -c 4000000 /dev/zero | tr '\\0' x); echo $i; sleep 100) & done; wait";
+    let mut output = inside.guest.exec(sh(much)).await.unwrap();
+    assert!(output.next().await.unwrap().is_ok());
+    subject.kill_first(&inside.id).await;
+    assert_ne!(subject.provider().runs(&inside.id), Some(true));
 }
 
 async fn not_alive(subject: Subject) {

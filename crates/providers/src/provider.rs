@@ -203,7 +203,7 @@ pub trait Provider: fmt::Debug + Send + Sync {
     /// Returns whether a box runs, by a look that asks neither the box nor a service; `None` where that
     /// cannot tell.
     ///
-    /// - A box whose first process has ended does not run, also before its end was noticed.
+    /// - A box whose first process has ended or was killed does not run, also before its end was noticed.
     fn runs(&self, id: &SandboxId) -> Option<bool> {
         let _ = id;
         None

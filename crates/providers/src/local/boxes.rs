@@ -56,9 +56,9 @@ impl Entry {
             || self.process(recorded).is_ok_and(|process| process.is_some_and(|process| !process.has_ended()))
     }
 
-    /// Returns whether the first process runs; `None` if it was not looked for yet.
+    /// Returns whether the first process runs, and was not killed just now; `None` if it was not looked for yet.
     pub(crate) fn runs(&self) -> Option<bool> {
-        self.process.lock().as_ref().map(|process| !process.has_ended())
+        self.process.lock().as_ref().map(|process| !process.is_ending())
     }
 
     /// Keeps the process and the connection of a new box, and reaps the process when it ends.

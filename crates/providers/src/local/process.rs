@@ -16,6 +16,11 @@ const STOP_LOOK: Duration = Duration::from_millis(1);
 /// Option of `waitid` to include children that do not signal their end, as those of the launcher.
 const WALL: u32 = 0x4000_0000;
 
+/// Flag of a process that ends, as the kernel shows it.
+const EXITING: u64 = 0x4;
+/// Bit of the signal that ends every process among those that wait to be delivered.
+const KILL_BIT: u64 = 1 << 8;
+
 /// Process held by a descriptor, which stays valid when its number is used again.
 #[derive(Debug)]
 pub struct Process {
@@ -97,6 +102,16 @@ impl Process {
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
+    /// Returns whether the process has ended or is about to: it has a signal that ends it. A process that has a
+    /// namespace of processes ends after all others in the namespace, so that this can be seen long before.
+    pub(crate) fn is_ending(&self) -> bool {
+        if self.has_ended() {
+            return true;
+        }
+        // Not reaped, so that the number is its own. What cannot be read counts as running.
+        fs::read_to_string(format!("/proc/{}/stat", self.pid)).is_ok_and(|stat| stat_is_ending(&stat))
+    }
+
     /// Waits until the process has ended, and reaps it if it is a child of this server.
     pub(crate) async fn ended(&self) {
         // An error means that the runtime is shutting down.
@@ -145,4 +160,14 @@ fn parent(process: &Path) -> Option<u32> {
     // The name before it may contain anything.
     let after = stat.iter().rposition(|byte| *byte == b')')?;
     std::str::from_utf8(&stat[after + 1..]).ok()?.split_whitespace().nth(1)?.parse().ok()
+}
+/// Returns whether `/proc/<pid>/stat` is that of a process that ends.
+fn stat_is_ending(stat: &str) -> bool {
+    // The name in parentheses may contain anything.
+    let Some((_, rest)) = stat.rsplit_once(')') else { return false };
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let number = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    fields.first().is_some_and(|state| matches!(*state, "Z" | "X"))
+        || number(6) & EXITING != 0
+        || number(28) & KILL_BIT != 0
 }
