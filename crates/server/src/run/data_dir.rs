@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use secrecy::zeroize::Zeroizing;
 
@@ -10,7 +12,20 @@ use super::failure::Failure;
 use crate::auth::preview::{KEY_BYTES, PreviewKey};
 use crate::secrets::{KEY_BYTES as SEALING_KEY_BYTES, SealingKey};
 
-/// Creates the data directory, for the server's user alone, and locks it.
+/// Longest wait for the lock of a server that has ended: what it was starting has the lock too until it is
+/// another program, which takes long on a busy machine.
+const LOCK_WAIT: Duration = Duration::from_secs(10);
+/// Pause between two attempts to take the lock.
+const LOCK_LOOK: Duration = Duration::from_millis(10);
+/// Most bytes of the lock's file that are read: two numbers.
+const OWNER_BYTES_MAX: usize = 64;
+/// Flag of a process that ends, as the kernel shows it.
+const EXITING: u64 = 0x4;
+/// Bit of the signal that ends every process among those that wait to be delivered.
+const KILL_BIT: u64 = 1 << 8;
+
+/// Creates the data directory, for the server's user alone, and locks it. Waits for the lock of a server that has
+/// ended.
 pub(super) fn lock(data_dir: &Path) -> Result<File, Failure> {
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
     let failed = |path: &Path| {
@@ -19,13 +34,79 @@ pub(super) fn lock(data_dir: &Path) -> Result<File, Failure> {
     };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir).map_err(failed(data_dir))?;
     let path = data_dir.join("lock");
-    let lock =
-        File::options().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(failed(&path))?;
-    match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(Failure::Locked(data_dir.display().to_string())),
-        Err(errno) => Err(failed(&path)(errno.into())),
+    let lock = File::options()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(failed(&path))?;
+    let begun = Instant::now();
+    loop {
+        match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let owner = Owner::read(&lock);
+                if begun.elapsed() >= LOCK_WAIT || owner.is_some_and(Owner::runs) {
+                    let by = owner.map(|owner| format!(" (process {})", owner.pid)).unwrap_or_default();
+                    return Err(Failure::Locked { dir: data_dir.display().to_string(), by });
+                }
+                std::thread::sleep(LOCK_LOOK);
+            }
+            Err(errno) => return Err(failed(&path)(errno.into())),
+        }
     }
+    // On a full disk the server starts all the same: who comes next waits for it in vain.
+    if let Err(error) = Owner::write(&lock) {
+        tracing::warn!(%error, path = %path.display(), "the file of the lock does not name this server");
+    }
+    Ok(lock)
+}
+
+/// Server that holds the lock, as it has written itself into the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Owner {
+    pid: u32,
+    /// Start, in clock ticks since boot.
+    started: u64,
+}
+
+impl Owner {
+    fn read(file: &File) -> Option<Owner> {
+        let mut bytes = [0; OWNER_BYTES_MAX];
+        let count = file.read_at(&mut bytes, 0).ok()?;
+        let (pid, started) = std::str::from_utf8(&bytes[..count]).ok()?.trim_end().split_once(' ')?;
+        Some(Owner { pid: pid.parse().ok()?, started: started.parse().ok()? })
+    }
+
+    fn write(file: &File) -> io::Result<()> {
+        let pid = std::process::id();
+        let started = look(pid).ok_or(io::ErrorKind::NotFound)?.started;
+        let text = format!("{pid} {started}\n");
+        file.write_all_at(text.as_bytes(), 0)?;
+        file.set_len(text.len() as u64)
+    }
+
+    /// Returns whether it runs, and is not about to end.
+    fn runs(self) -> bool {
+        look(self.pid).is_some_and(|look| look.started == self.started && !look.is_ending)
+    }
+}
+
+/// A process as the kernel shows it.
+struct Look {
+    started: u64,
+    is_ending: bool,
+}
+
+fn look(pid: u32) -> Option<Look> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may contain anything.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    let is_ending = matches!(*fields.first()?, "Z" | "X") || number(6)? & EXITING != 0 || number(28)? & KILL_BIT != 0;
+    Some(Look { started: number(19)?, is_ending })
 }
 
 /// Returns the key that secrets are sealed with: the one in `file`, else one in the data directory,
@@ -92,4 +173,38 @@ pub(super) fn preview_key(data_dir: &Path) -> Result<PreviewKey, Failure> {
     key()
         .and_then(|key| warn_if_open(&path).map(|()| key))
         .map_err(|source| Failure::DataDir { path: path.display().to_string(), source })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_lock_of_a_server_that_has_ended_is_waited_for_and_that_of_one_that_runs_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = lock(dir.path()).unwrap();
+        let begun = Instant::now();
+        let refused = lock(dir.path());
+        let own = format!("(process {})", std::process::id());
+        assert!(matches!(&refused, Err(Failure::Locked { by, .. }) if by.contains(&own)), "{refused:?}");
+        assert!(begun.elapsed() < LOCK_WAIT / 2);
+
+        // As one that was killed while it started a program.
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        let pid = ended.id();
+        ended.wait().unwrap();
+        let text = format!("{pid} 1\n");
+        held.write_all_at(text.as_bytes(), 0).unwrap();
+        held.set_len(text.len() as u64).unwrap();
+        let waiting = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| lock(dir.path()));
+            while !waiting.is_finished() && begun.elapsed() < Duration::from_millis(200) {
+                std::thread::yield_now();
+            }
+            assert!(!waiting.is_finished(), "it does not wait");
+            drop(held);
+            waiting.join().unwrap()
+        });
+        assert_eq!(Owner::read(&waiting.unwrap()).map(|owner| owner.pid), Some(std::process::id()));
+    }
 }

@@ -29,8 +29,13 @@ pub enum Failure {
         source: std::io::Error,
     },
     /// Another server uses the same data.
-    #[error("another tidebox server uses the data directory `{0}`; stop it, or set another `data_dir`")]
-    Locked(String),
+    #[error("another tidebox server uses the data directory `{dir}`{by}; stop it, or set another `data_dir`")]
+    Locked {
+        /// The data directory.
+        dir: String,
+        /// Process that holds it, in parentheses; empty if it is not known.
+        by: String,
+    },
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}; set `server.host` and `server.port`")]
     Listen {
