@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use domain::{SandboxId, State, StopReason, WorkerId};
 use futures_util::{StreamExt, TryStreamExt, stream};
+use providers::custom::Custom;
 use providers::{Found, Provider};
 use serde_json::json;
 
@@ -20,6 +21,9 @@ pub(super) const REMOVAL_WAIT: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent removals.
 const AT_ONCE: usize = 16;
 
+/// Generation of a box without a lease here: below that of every lease.
+const UNLEASED: u64 = 0;
+
 /// A box that could not be removed, with the error.
 pub(crate) type Kept = (SandboxId, Error);
 
@@ -31,7 +35,7 @@ impl Control {
     /// If the provider's inventory or the store fails.
     pub(crate) async fn reconcile_provider(self: &Arc<Self>, provider: &str) -> Result<Vec<Kept>> {
         let Some(entry) = self.registry.get(provider) else { return Ok(Vec::new()) };
-        let kept = self.compare(entry.provider.as_ref(), provider, (LOCAL_WORKER, Some(provider))).await?;
+        let kept = self.compare(entry.provider.as_ref(), provider, (LOCAL_WORKER, Some(provider)), None).await?;
         self.reconcile_snapshots(entry.provider.as_ref()).await?;
         Ok(kept)
     }
@@ -45,7 +49,7 @@ impl Control {
         let Some(client) = client.map_err(|error| provider_error(worker.as_str(), error))? else {
             return Ok(Vec::new());
         };
-        self.compare(client.as_ref(), worker.as_str(), (worker.as_str(), None)).await
+        self.compare(client.as_ref(), worker.as_str(), (worker.as_str(), None), Some(&client)).await
     }
 
     /// Destroys sandboxes that have lost their box, and removes boxes without a sandbox. A
@@ -55,6 +59,7 @@ impl Control {
         runtime: &dyn Provider,
         name: &str,
         (worker, provider): (&str, Option<&str>),
+        fenced: Option<&Custom>,
     ) -> Result<Vec<Kept>> {
         let seen = Instant::now();
         // Rows are read first. A box created after this read is in `in_progress`, or has a row below.
@@ -76,7 +81,7 @@ impl Control {
             // A request may have removed one since the first look.
             let still: HashSet<_> = listed_by(runtime, name).await?.into_iter().map(|found| found.id).collect();
             let orphans = orphans.into_iter().filter(|id| still.contains(id));
-            let removals = stream::iter(orphans).map(|id| self.remove_orphan(runtime, name, id));
+            let removals = stream::iter(orphans).map(|id| self.remove_orphan(runtime, name, id, fenced));
             outcomes.extend(removals.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await);
         }
         Ok(outcomes.into_iter().filter_map(std::result::Result::err).collect())
@@ -118,13 +123,42 @@ impl Control {
     }
 
     /// Removes a box without a sandbox.
-    async fn remove_orphan(&self, runtime: &dyn Provider, name: &str, id: SandboxId) -> Result<(), Kept> {
+    async fn remove_orphan(
+        &self,
+        runtime: &dyn Provider,
+        name: &str,
+        id: SandboxId,
+        fenced: Option<&Custom>,
+    ) -> Result<(), Kept> {
+        if let Some(client) = fenced
+            && !self.fence_removal(client, &id).await.map_err(|error| (id.clone(), error))?
+        {
+            return Ok(());
+        }
         tracing::warn!(%id, provider = name, "removing a box that belongs to no sandbox");
         match within(REMOVAL_WAIT, runtime.stop(&id)).await {
             Ok(()) => self.publish_action("orphan_removed", Some(&id), json!({"provider": name})),
+            Err(providers::Error::Conflict(error)) if fenced.is_some() => {
+                tracing::warn!(%id, provider = name, error, "another control plane holds a box, which stays");
+            }
             Err(error) => return Err((id, provider_error(name, error))),
         }
         Ok(())
+    }
+}
+
+impl Control {
+    /// Has the removal of a box on another worker carry the generation of its lease, so that the worker refuses it
+    /// once another control plane has the box. Returns false if the lease has lapsed: then the box is the worker's
+    /// to end, and perhaps another's.
+    async fn fence_removal(&self, client: &Custom, id: &SandboxId) -> Result<bool> {
+        let lease = self.store.lease(id.as_str()).await?;
+        if lease.as_ref().is_some_and(|lease| !lease.is_valid(self.now())) {
+            tracing::info!(%id, "a box of a sandbox whose lease has lapsed is left to its worker");
+            return Ok(false);
+        }
+        client.set_generation(id, lease.map_or(UNLEASED, |lease| lease.generation));
+        Ok(true)
     }
 }
 
