@@ -23,5 +23,6 @@ mod output;
 mod tree;
 mod walk;
 
+pub use memory::{LargeTurn, SMALL_BYTES};
 pub use tree::{Ids, Tree, Unfit, Written};
 pub use walk::write;

@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use erofs::{LargeTurn, SMALL_BYTES};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chownat,
     fchmod, fchown, fgetxattr, flistxattr, fsetxattr, futimens, linkat, mkdirat, mknodat, openat, openat2, readlinkat,
@@ -58,7 +59,8 @@ fn copy(
     memory: usize,
 ) -> io::Result<()> {
     let open = |path: &Path| rustix::fs::openat(CWD, path, DIR, Mode::empty());
-    let copier = Copier { from: open(from)?, to: open(to)?, id, linked, memory: Cell::new(memory) };
+    let copier =
+        Copier { from: open(from)?, to: open(to)?, id, linked, memory: Cell::new(memory), turn: RefCell::default() };
     let mut waiting = vec![PathBuf::new()];
     let mut entries = 0;
     // Times of directories are set last, since each new entry changes them.
@@ -150,6 +152,8 @@ struct Copier {
     linked: Option<RefCell<Linked>>,
     /// Bytes that may still be taken for paths.
     memory: Cell<usize>,
+    /// Turn to take much memory, once it is needed.
+    turn: RefCell<Option<LargeTurn>>,
 }
 
 impl Copier {
@@ -160,9 +164,13 @@ impl Copier {
     /// Takes the memory of a path that is kept, twice: a list grows by as much as it has.
     fn keep(&self, path: &Path) -> io::Result<()> {
         let left = self.memory.get().checked_sub(2 * (path.as_os_str().len() + PATH_BYTES));
-        self.memory.set(left.ok_or_else(|| {
+        let left = left.ok_or_else(|| {
             Unfit::because("the paths of all directories, and of files with several names, take more than 128 MiB")
-        })?);
+        })?;
+        self.memory.set(left);
+        if left + SMALL_BYTES < PATHS_BYTES_MAX && self.turn.borrow().is_none() {
+            self.turn.replace(Some(LargeTurn::wait()?));
+        }
         Ok(())
     }
 
