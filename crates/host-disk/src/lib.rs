@@ -1,15 +1,17 @@
-//! Disk of this host: free space, usage, the removal of trees, and the replacement of files.
+//! Disk of this host: free space, usage, the removal of trees, the replacement of files, and files with holes.
 
 #![warn(missing_docs)]
 
 mod removal;
 mod replacement;
+mod sparse;
 
 use std::io;
 use std::path::Path;
 
 pub use removal::remove_tree;
 pub use replacement::replace_file;
+pub use sparse::write_sparse;
 
 /// Usage of a disk by one box or image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

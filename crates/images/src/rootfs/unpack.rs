@@ -1,8 +1,8 @@
 //! Application of layers to a root directory, one member after the other.
 
-use std::io::Write as _;
 use std::os::fd::OwnedFd;
 
+use host_disk::write_sparse;
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Timespec, Uid, XattrFlags, chmodat, chownat, fchmod, fchown, fsetxattr,
     fstat, linkat, mknodat, openat, statat, symlinkat, utimensat,
@@ -170,14 +170,13 @@ impl<'a> Unpacking<'a> {
 
     fn file(&mut self, archive: &mut Archive<&mut Chunks>, parent: &[u8], name: &[u8], member: &Member) -> Result<()> {
         let (here, ino) = self.place(parent, name)?;
-        self.seen.bytes += member.size;
         if let Some(parts) = &member.parts {
             // Holes count: a program that copies the file may have to fill them.
             self.budget.take(member.size.saturating_sub(parts.iter().map(|part| part.length).sum()))?;
             let mut file = std::fs::File::from(self.create(&here, name)?);
             for part in parts {
                 std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(part.offset)).map_err(|e| written(&e))?;
-                self.copy(archive, &mut file, part.length, None)?;
+                self.seen.bytes += self.copy(archive, &mut file, part.length, None)?;
             }
             file.set_len(member.size).map_err(|error| written(&error))?;
             let fd = OwnedFd::from(file);
@@ -196,7 +195,8 @@ impl<'a> Unpacking<'a> {
         } else {
             let mut file = std::fs::File::from(self.create(&here, name)?);
             let mut hash = Sha256::new();
-            self.copy(archive, &mut file, member.size, Some(&mut hash))?;
+            self.seen.bytes += self.copy(archive, &mut file, member.size, Some(&mut hash))?;
+            file.set_len(member.size).map_err(|error| written(&error))?;
             self.dress_file(&OwnedFd::from(file), member)?;
             let key = self.shared.key(&hash.finalize(), &traits);
             self.shared.offer(&key, &traits, &here, name)?;
@@ -218,6 +218,7 @@ impl<'a> Unpacking<'a> {
         while (content as u64) < member.size {
             content += archive.read(&mut buffer[content..])?;
         }
+        self.seen.bytes += member.size;
         let content = &buffer[..content];
         // An empty file takes only an inode, which is not worth a link.
         let key = (!content.is_empty()).then(|| self.shared.key(&Sha256::digest(content), traits));
@@ -228,7 +229,8 @@ impl<'a> Unpacking<'a> {
             }
         }
         let mut file = std::fs::File::from(self.create(here, name)?);
-        file.write_all(content).map_err(|error| written(&error))?;
+        write_sparse(&mut file, content).map_err(|error| written(&error))?;
+        file.set_len(member.size).map_err(|error| written(&error))?;
         self.dress_file(&OwnedFd::from(file), member)?;
         match &key {
             Some(key) => self.shared.offer(key, traits, here, name),
@@ -236,28 +238,35 @@ impl<'a> Unpacking<'a> {
         }
     }
 
-    /// Copies `length` bytes of the member's content.
+    /// Copies `length` bytes of the member's content, whose blocks of zeros become holes. Returns the bytes that
+    /// were written.
     fn copy(
         &mut self,
         archive: &mut Archive<&mut Chunks>,
         file: &mut std::fs::File,
         length: u64,
         mut hash: Option<&mut Sha256>,
-    ) -> Result<()> {
-        let mut left = length;
+    ) -> Result<u64> {
+        let (mut left, mut taken) = (length, 0);
         while left > 0 {
             let most = usize::try_from(left).unwrap_or(usize::MAX).min(self.buffer.len());
-            let got = archive.read(&mut self.buffer[..most])?;
-            if got == 0 {
-                return Err(refuse("its content is cut short"));
+            let mut filled = 0;
+            // Whole pieces, so that blocks of zeros are found.
+            while filled < most {
+                let got = archive.read(&mut self.buffer[filled..most])?;
+                if got == 0 {
+                    return Err(refuse("its content is cut short"));
+                }
+                filled += got;
             }
-            file.write_all(&self.buffer[..got]).map_err(|error| written(&error))?;
+            let piece = &self.buffer[..filled];
+            taken += write_sparse(file, piece).map_err(|error| written(&error))?;
             if let Some(hash) = &mut hash {
-                hash.update(&self.buffer[..got]);
+                hash.update(piece);
             }
-            left -= got as u64;
+            left -= filled as u64;
         }
-        Ok(())
+        Ok(taken)
     }
 
     fn hardlink(&mut self, parent: &[u8], name: &[u8], member: &Member) -> Result<()> {

@@ -4,11 +4,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use host_disk::write_sparse;
 use rustix::fs::{SeekFrom, copy_file_range, ftruncate, ioctl_ficlone, seek};
 use rustix::io::Errno;
 
 /// Size up to which a file is read and written, which takes fewer system calls.
 const SMALL_BYTES: u64 = 64 * 1024;
+/// Bytes that are read at once where the kernel does not copy.
+const PIECE_BY_HAND_BYTES: usize = 256 * 1024;
 /// Most bytes of one `copy_file_range` call.
 const PIECE_BYTES: usize = 1 << 30;
 
@@ -29,7 +32,9 @@ pub(crate) fn copy_content(from: OwnedFd, to: &OwnedFd, size: u64) -> io::Result
     if size <= SMALL_BYTES {
         let mut content = Vec::new();
         io::Read::read_to_end(&mut File::from(from), &mut content)?;
-        return io::Write::write_all(&mut File::from(to.try_clone()?), &content);
+        let mut file = File::from(to.try_clone()?);
+        write_sparse(&mut file, &content)?;
+        return file.set_len(content.len() as u64);
     }
     ftruncate(to, size)?;
     let mut at = 0;
@@ -66,5 +71,20 @@ fn copy_range(from: &OwnedFd, to: &OwnedFd, start: u64, end: u64) -> io::Result<
 fn copy_by_hand(from: OwnedFd, to: &OwnedFd, start: u64) -> io::Result<()> {
     seek(&from, SeekFrom::Start(start))?;
     seek(to, SeekFrom::Start(start))?;
-    io::copy(&mut File::from(from), &mut File::from(to.try_clone()?)).map(drop)
+    let (mut from, mut to) = (File::from(from), File::from(to.try_clone()?));
+    let mut piece = vec![0; PIECE_BY_HAND_BYTES];
+    loop {
+        let mut filled = 0;
+        while filled < piece.len() {
+            match io::Read::read(&mut from, &mut piece[filled..])? {
+                0 => break,
+                got => filled += got,
+            }
+        }
+        if filled == 0 {
+            // The length is set already, also that of zeros at the end.
+            return Ok(());
+        }
+        write_sparse(&mut to, &piece[..filled])?;
+    }
 }
