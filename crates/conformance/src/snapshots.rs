@@ -4,7 +4,7 @@ use futures_util::StreamExt;
 use providers::{Error, SandboxId, SnapshotId, Spec};
 
 use super::case::{Case, case};
-use super::subject::{Inside, Need, Subject, noise, sh, soon};
+use super::subject::{Inside, Need, Subject, eventually, noise, sh, soon};
 
 /// Parts of a box that a provider was seen to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -66,6 +66,14 @@ pub(super) fn cases() -> Vec<Case> {
             bounded,
             FileSnapshots,
             DiskLimit
+        ),
+        case!("the disk limit of a copy counts what its origin has written", copy_bounded, FileSnapshots, DiskLimit),
+        case!(
+            "what only boxes keep of a snapshot that was removed is charged to them",
+            charged,
+            FileSnapshots,
+            Processes,
+            Disk
         ),
         case!("the processes of a box go on in those that are made of its snapshot", living, LiveSnapshots, Processes),
         case!("directories nested without an end make no snapshot hang", deep, Snapshots, Processes, Depth),
@@ -380,6 +388,44 @@ async fn bounded(subject: Subject) {
     within.expect("there is room");
     let above = inside.guest.write_file("/workspace/most", None, super::subject::pieces(&noise(20 << 20))).await;
     assert!(matches!(above, Err(Error::NoSpace)), "{above:?}");
+}
+
+async fn copy_bounded(subject: Subject) {
+    let mut spec = subject.spec();
+    spec.resources.disk_mb = 32;
+    let origin = subject.start_as(&spec).await;
+    origin.write("/workspace/file", noise(20 << 20)).await;
+    let snapshot = take(&subject, &origin.id).await;
+    let copy = subject.start_as(&Spec { snapshot: Some(snapshot.clone()), is_copy: true, ..spec }).await;
+    subject.snapshots().remove(&snapshot).await.expect("it is removed");
+    assert!(copy.read("/workspace/file").await == noise(20 << 20));
+    let above = copy.guest.write_file("/workspace/more", None, super::subject::pieces(&noise(20 << 20))).await;
+    assert!(matches!(above, Err(Error::NoSpace)), "{above:?}");
+    copy.write("/workspace/less", noise(4 << 20)).await;
+}
+
+async fn charged(subject: Subject) {
+    const MANY: u64 = 20 << 20;
+    let (mut inside, mut written) = (subject.start().await, 0);
+    let usage = async |id: &SandboxId| subject.provider().disk_usage(id).await.expect("it is known").bytes;
+    for round in 0..2 {
+        inside.sh(&format!("head -c {MANY} /dev/urandom > /workspace/{round}; sync")).await;
+        written += MANY;
+        let snapshot = take(&subject, &inside.id).await;
+        let copy = Spec { is_copy: true, ..spec_of(&subject, &snapshot) };
+        let (next, other) = (subject.start_as(&copy).await, subject.start_as(&copy).await);
+        subject.snapshots().remove(&snapshot).await.expect("it is removed");
+        subject.provider().stop(&inside.id).await.expect("it is stopped");
+        eventually("the copies are charged for all of it", async || {
+            usage(&next.id).await + usage(&other.id).await >= written
+        })
+        .await;
+        subject.provider().stop(&other.id).await.expect("it is stopped");
+        eventually("the last copy is", async || usage(&next.id).await >= written).await;
+        let held = subject.snapshots().held_bytes(&next.id).await.expect("it is known");
+        assert_eq!(held, subject.snapshots().left_bytes().await.expect("it is known"), "it is the only box");
+        inside = next;
+    }
 }
 
 async fn deep(subject: Subject) {

@@ -50,6 +50,9 @@ pub struct Bounds {
     /// Mebibytes that the files of the box may take above what they took at its start. Above it all
     /// commands are ended. No file can be larger.
     pub disk_mb: u32,
+    /// Bytes of the files of the box that do not count to [`Bounds::disk_mb`]; `None` for those at its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_bytes: Option<u64>,
 }
 
 /// A box to end.

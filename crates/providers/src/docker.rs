@@ -13,6 +13,7 @@ mod container;
 mod direct;
 mod engine;
 mod fault;
+mod held;
 mod image;
 mod inventory;
 mod labels;
@@ -45,7 +46,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::agent::AgentGuest;
-use crate::snapshots::check_snapshot;
+use crate::snapshots::{check_snapshot, copy_is_full};
 use crate::{
     Backend, BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Isolation, KernelShare,
     LimitKind, Pauses, Phase, Provider, Result, Snapshots, Spec, Started,
@@ -288,7 +289,8 @@ impl Inner {
         let about = self.engine.about();
         let bounds_options =
             about.as_ref().is_some_and(|about| about.bounds_options) && !has_own_kernel(&self.runtime(about.as_ref()));
-        let made = container::Made { image, volume: self.volume.name(), bounds_options };
+        let disk_mb = self.disk_mb(client, spec, image).await?;
+        let made = container::Made { image, volume: self.volume.name(), bounds_options, disk_mb };
         let body = container::body(&self.config, &self.shape, id, spec, &made)?;
         let options = CreateContainerOptionsBuilder::default().name(name).build();
         let created = within(CHANGE_WAIT, client.create_container(Some(options), body)).await;
@@ -310,6 +312,17 @@ impl Inner {
                 Err(fault::failed(ACTION, error).into())
             }
         }
+    }
+
+    /// Returns the bound on what a box writes: of a copy, without what its image takes of the bound already.
+    async fn disk_mb(&self, client: &Client, spec: &Spec, image: &image::Image) -> Result<u32> {
+        let bound = spec.resources.disk_mb;
+        if bound == 0 || !spec.is_copy {
+            return Ok(bound);
+        }
+        let kept = self.kept_images(client).await.map_err(|error| fault::failed("make a box", error))?;
+        let taken_mb = u32::try_from(kept.above_named(&image.id) >> 20).unwrap_or(u32::MAX);
+        bound.checked_sub(taken_mb).filter(|left| *left > 0).ok_or_else(|| copy_is_full(taken_mb, bound))
     }
 
     /// Converts the refusal to create a container into a failure.
@@ -538,7 +551,10 @@ impl Provider for Docker {
     async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {
         let client = self.inner.client().ok().filter(|_| self.inner.is_local)?;
         let entry = self.inner.entry(id);
-        usage::measure(client, &self.inner.name(id), self.inner.dial(id, &entry)).await
+        let name = self.inner.name(id);
+        let mut found = usage::measure(client, &name, self.inner.dial(id, &entry)).await?;
+        found.bytes = found.bytes.saturating_add(self.inner.held_by(client, &name).await.unwrap_or(0));
+        Some(found)
     }
 
     async fn kernel_usage(&self, id: &SandboxId, share: KernelShare) -> Option<u64> {

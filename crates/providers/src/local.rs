@@ -30,6 +30,7 @@ pub(crate) mod programs;
 pub(crate) mod record;
 pub(crate) mod refill;
 pub(crate) mod removals;
+pub(crate) mod shared_files;
 mod slots;
 pub(crate) mod snapshot_folder;
 pub(crate) mod snapshots;
@@ -246,8 +247,18 @@ impl<B: Backend> Inner<B> {
         let image = if image.is_some() { image } else { self.take_image(spec).await? };
         let (resources, lifetime) = (&spec.resources, spec.lifetime);
         let snapshot = spec.snapshot.as_ref().map(|id| self.backend.parts().folders.snapshot(id));
-        let (image_of_plan, trust) = (image.as_ref(), spec.trust.as_deref());
-        let plan = BoxPlan { id, folder, kind, resources, lifetime, can, image: image_of_plan, snapshot, trust };
+        let plan = BoxPlan {
+            id,
+            folder,
+            kind,
+            resources,
+            lifetime,
+            can,
+            image: image.as_ref(),
+            snapshot,
+            is_copy: spec.is_copy,
+            trust: spec.trust.as_deref(),
+        };
         match builder::make(&self.backend, &plan).await {
             Ok(made) => {
                 entry.hold(image.filter(|_| !B::COPIES_IMAGE).map(|image| image.held));
@@ -280,19 +291,17 @@ impl<B: Backend> Inner<B> {
     }
 
     /// Measures the disk usage of a box or a slot.
-    async fn disk_usage(&self, folder: BoxFolder) -> Option<DiskUsage> {
+    async fn disk_usage(self: &Arc<Self>, folder: BoxFolder) -> Option<DiskUsage> {
         if !self.backend.sees_disk(&folder) {
             return None;
         }
         let holds_deleted = self.backend.holds_deleted(&folder, self.can());
         let files = self.backend.own_files(&folder);
+        let inner = Arc::clone(self);
         let measure = move || {
             let first = folder.pid().filter(|_| holds_deleted);
-            let mut found = usage(&files, first.map(|(pid, _)| pid)).ok()?;
-            let (bytes, entries) = folder.shared().ok()?;
-            found.bytes = found.bytes.saturating_sub(bytes);
-            found.entries = found.entries.saturating_sub(entries);
-            Some(found)
+            let found = usage(&files, first.map(|(pid, _)| pid)).ok()?;
+            inner.charge_shared(&folder, &files, found).ok()
         };
         tokio::task::spawn_blocking(measure).await.ok()?
     }

@@ -56,6 +56,18 @@ pub trait Snapshots: fmt::Debug + Send + Sync {
         Err(Error::NotSupported("its provider takes no image out of a snapshot".to_owned()))
     }
 
+    /// Returns the bytes on disk that boxes alone keep of snapshots that were removed, each once.
+    async fn left_bytes(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    /// Returns the bytes that a box holds of removed snapshots, with its part of what several boxes hold; they
+    /// are part of its [`crate::Provider::disk_usage`].
+    async fn held_bytes(&self, id: &SandboxId) -> Result<u64> {
+        let _ = id;
+        Ok(0)
+    }
+
     /// Removes a snapshot.
     ///
     /// - Boxes that were made of it go on, and so do snapshots that build on it.

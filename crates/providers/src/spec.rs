@@ -30,6 +30,10 @@ pub struct Spec {
     /// Snapshot that the box is made of, on the runtime that took it, with `image` as the image of its
     /// box; see [`Snapshots`](crate::Snapshots). `None` for a box as its image is.
     pub snapshot: Option<SnapshotId>,
+    /// True for a copy of a box, whose snapshot is removed afterwards: what the snapshot has counts to the
+    /// disk limit of the box, as no one else is charged for it. A provider whose limit counts the files of
+    /// snapshots anyway does nothing more.
+    pub is_copy: bool,
     /// Caller that the box is made for; it shares the places for image pulls with other callers.
     /// `None` for the server itself.
     pub asker: Option<Asker>,

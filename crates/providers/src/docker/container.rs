@@ -126,6 +126,8 @@ pub(super) struct Made<'a> {
     pub(super) volume: &'a str,
     /// True if the kernel has a limit on socket options for each container.
     pub(super) bounds_options: bool,
+    /// Mebibytes that the box may write; 0 for no bound.
+    pub(super) disk_mb: u32,
 }
 
 /// Returns the request to create a container.
@@ -193,8 +195,7 @@ fn host(config: &DockerConfig, shape: &Shape, spec: &Spec, made: &Made<'_>) -> H
             .bounds_options
             .then(|| HashMap::from([("net.core.optmem_max".to_owned(), SOCKET_OPTION_BYTES_MAX.to_string())])),
         runtime: (!config.runtime.is_empty()).then(|| config.runtime.clone()),
-        storage_opt: (resources.disk_mb > 0)
-            .then(|| HashMap::from([("size".to_owned(), format!("{}m", resources.disk_mb))])),
+        storage_opt: (made.disk_mb > 0).then(|| HashMap::from([("size".to_owned(), format!("{}m", made.disk_mb))])),
         ..HostConfig::default()
     }
 }

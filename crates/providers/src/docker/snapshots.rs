@@ -35,11 +35,11 @@ const COMMIT_WAIT: Duration = Duration::from_secs(600);
 
 /// Settings of the image below a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Origin {
+pub(super) struct Origin {
     defaults: Defaults,
     entrypoint: Vec<String>,
     /// Bytes of its layers, which are no part of a snapshot.
-    image_bytes: u64,
+    pub(super) image_bytes: u64,
 }
 
 impl Origin {
@@ -207,6 +207,16 @@ impl Snapshots for Docker {
 
     async fn image_settings(&self, snapshot: &SnapshotId) -> Result<Run> {
         Ok(self.inner.image_of(self.inner.client()?, snapshot).await?.run)
+    }
+
+    async fn left_bytes(&self) -> Result<u64> {
+        let kept = self.inner.kept_images(self.inner.client()?).await;
+        Ok(kept.map_err(|error| fault::failed("measure the snapshots", error))?.left_bytes())
+    }
+
+    async fn held_bytes(&self, id: &SandboxId) -> Result<u64> {
+        let held = self.inner.held_by(self.inner.client()?, &self.inner.name(id)).await;
+        held.map_err(|error| fault::failed("measure a box", error))
     }
 
     async fn remove(&self, snapshot: &SnapshotId) -> Result<()> {

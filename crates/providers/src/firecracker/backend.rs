@@ -1,5 +1,6 @@
 //! Boxes that are virtual machines.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,7 @@ use crate::local::plan::BoxPlan;
 use crate::local::probe::{Probe, probe_id};
 use crate::local::process::Process;
 use crate::local::record::Record;
+use crate::local::shared_files::{FileKey, files_in};
 use crate::local::snapshot_folder::SnapshotFolder;
 use crate::{Error, Facts, Guest as _, ImageSnapshots, Result, Spec};
 
@@ -220,9 +222,23 @@ impl Backend for FirecrackerBackend {
         self.keeper().wake(folder, process).await
     }
 
-    /// Returns the drive with the changes: the other files belong to all boxes of the image.
+    /// Returns the drive with the changes.
     fn own_files(&self, folder: &BoxFolder) -> PathBuf {
         Room::find(folder).file(room::CHANGES)
+    }
+
+    fn shared_files(&self, folder: &BoxFolder) -> io::Result<Vec<PathBuf>> {
+        let room = Room::find(folder);
+        let of_machine = [room::STATE, room::MEMORY, room::IMAGE].map(|name| room.file(name));
+        let on_disk = [room::STATE, room::MEMORY].map(|name| room.suspended().join(name));
+        Ok(of_machine.into_iter().chain(on_disk).filter(|path| path.symlink_metadata().is_ok()).collect())
+    }
+
+    fn kept_files(&self) -> io::Result<HashSet<FileKey>> {
+        let snapshots = self.parts.folders.all_snapshots()?;
+        let snapshots = snapshots.into_iter().map(|(_, snapshot)| snapshot.path().to_owned());
+        let others = self.templates.dirs().into_iter().chain([self.image_files.dir().to_owned()]);
+        files_in(snapshots.chain(others))
     }
 
     /// Returns false: what a box deletes stays in its drive until it ends.

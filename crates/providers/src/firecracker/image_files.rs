@@ -40,6 +40,10 @@ impl ImageFiles {
         Ok(ImageFiles { dir, making: Mutex::default() })
     }
 
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Returns the drive of an image, which is made if there is none yet; `None` stands for no files.
     pub(super) async fn of(&self, image: Option<&ImageGuard>, images: Option<&Images>) -> io::Result<PathBuf> {
         let drive = self.dir.join(image.map_or(EMPTY, |image| image.digest().trim_start_matches("sha256:")));

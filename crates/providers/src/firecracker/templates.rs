@@ -206,6 +206,15 @@ impl Templates {
         Ok(())
     }
 
+    /// Returns the folders of the templates that are ready.
+    pub(super) fn dirs(&self) -> Vec<PathBuf> {
+        let of = |state: &State| match state {
+            State::Ready { saved, .. } => Some(saved.dir().to_owned()),
+            State::Making | State::Resting { .. } => None,
+        };
+        self.known.lock().values().filter_map(of).collect()
+    }
+
     /// Returns the templates that are ready, the newest first.
     pub(super) fn list(&self) -> ImageSnapshots {
         let of = |(name, state): (&String, &State)| {

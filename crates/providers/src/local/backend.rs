@@ -1,5 +1,6 @@
 //! Differences between the providers that make boxes on this host.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::future::{Future, ready};
 use std::io;
@@ -15,6 +16,7 @@ use super::plan::BoxPlan;
 use super::probe::Probe;
 use super::process::Process;
 use super::record::Record;
+use super::shared_files::{FileKey, files_in};
 use super::snapshot_folder::SnapshotFolder;
 use crate::agent::AgentGuest;
 use crate::{Error, Facts, ImageSnapshots, Result, Spec};
@@ -187,6 +189,17 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
     /// Returns the file or folder with all that the box takes of the disk by itself.
     fn own_files(&self, folder: &BoxFolder) -> PathBuf {
         folder.path().to_owned()
+    }
+
+    /// Returns the files of the box that other boxes, snapshots or the host may have too.
+    fn shared_files(&self, folder: &BoxFolder) -> io::Result<Vec<PathBuf>> {
+        folder.layers()
+    }
+
+    /// Returns the files that the host keeps without a box, so that none is charged for them.
+    fn kept_files(&self) -> io::Result<HashSet<FileKey>> {
+        let snapshots = self.parts().folders.all_snapshots()?;
+        files_in(snapshots.iter().map(|(_, snapshot)| snapshot.path().to_owned()))
     }
 
     /// Returns whether files that the box has deleted and still holds open take space beside its

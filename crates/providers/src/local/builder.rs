@@ -121,6 +121,7 @@ pub(crate) async fn try_box<B: Backend>(backend: &B, resources: &Resources, can:
         can,
         image: None,
         snapshot: None,
+        is_copy: false,
         trust: None,
     };
     let made = make(backend, &plan).await;

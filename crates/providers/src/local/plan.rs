@@ -25,6 +25,8 @@ pub struct BoxPlan<'a, C> {
     pub(crate) image: Option<&'a Image>,
     /// Snapshot that the box is made of.
     pub(crate) snapshot: Option<SnapshotFolder>,
+    /// True if what the snapshot has counts to the disk limit; see [`crate::Spec::is_copy`].
+    pub(crate) is_copy: bool,
     /// Certificate of an authority that the box trusts; see [`crate::Spec::trust`].
     pub(crate) trust: Option<&'a str>,
 }

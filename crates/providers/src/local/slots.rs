@@ -70,6 +70,7 @@ impl<B: Backend> Inner<B> {
             can,
             image: image.as_ref(),
             snapshot: None,
+            is_copy: false,
             trust: spec.trust.as_deref(),
         };
         match builder::make(&self.backend, &plan).await {

@@ -156,13 +156,6 @@ impl BoxFolder {
         Ok((0..layers.len()).map(|at| layer(&base, at)).collect())
     }
 
-    /// Returns the bytes and the number of files in the folder that are not the box's own.
-    pub(crate) fn shared(&self) -> io::Result<(u64, u64)> {
-        let layers = self.layers()?;
-        let entries = if layers.is_empty() { 0 } else { layers.len() as u64 + 1 };
-        Ok((size_of(&layers)?, entries))
-    }
-
     fn base(&self) -> PathBuf {
         self.path().join("base")
     }

@@ -174,6 +174,19 @@ impl<B: Backend> Inner<B> {
     }
 }
 
+impl<B: Backend> Local<B> {
+    /// Measures files that boxes share, apart from the async threads.
+    async fn measured_shared(
+        &self,
+        measure: impl FnOnce(&Inner<B>) -> io::Result<u64> + Send + 'static,
+    ) -> Result<u64> {
+        let inner = Arc::clone(&self.inner);
+        let measured = tokio::task::spawn_blocking(move || measure(&inner)).await;
+        let measured = measured.unwrap_or_else(|error| Err(io::Error::other(error)));
+        measured.map_err(|error| Error::failed("measure the layers of boxes", error))
+    }
+}
+
 #[async_trait]
 impl<B: Backend> Snapshots for Local<B> {
     async fn take(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Taken> {
@@ -207,6 +220,15 @@ impl<B: Backend> Snapshots for Local<B> {
         })
     }
 
+    async fn left_bytes(&self) -> Result<u64> {
+        self.measured_shared(|inner| inner.left_bytes()).await
+    }
+
+    async fn held_bytes(&self, id: &SandboxId) -> Result<u64> {
+        let folder = self.inner.folder(id);
+        self.measured_shared(move |inner| inner.held_of_layers(&folder)).await
+    }
+
     async fn remove(&self, snapshot: &SnapshotId) -> Result<()> {
         self.inner.discard(snapshot).map_err(|error| Error::failed("remove a snapshot", error))
     }
@@ -222,6 +244,9 @@ impl<B: Backend> Snapshots for Local<B> {
 pub(crate) fn not_taken(error: io::Error) -> Error {
     if error.get_ref().is_some_and(|cause| cause.is::<erofs::Unfit>() || cause.is::<Unfit>()) {
         return Error::Invalid(format!("no snapshot can be taken: {error}"));
+    }
+    if error.kind() == ErrorKind::TimedOut {
+        return Error::Unavailable("snapshots of very many files are being taken; try again later".to_owned());
     }
     if error.kind() == ErrorKind::NotFound {
         return Error::Conflict("the snapshot was removed while it was taken".to_owned());

@@ -11,7 +11,6 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use domain::Resources;
 use guest_protocol::{CgroupDir, Launch, Overlay, Storage};
 use tokio::task::JoinSet;
 
@@ -35,6 +34,7 @@ use crate::local::probe::Probe;
 use crate::local::process::Process;
 use crate::local::record::Record;
 use crate::local::snapshot_folder::{SnapshotFolder, removed};
+use crate::snapshots::copy_is_full;
 use crate::{Error, Facts, Result, Spec};
 
 /// Time for the first process of a box to end, and all others with it, before each is killed
@@ -145,8 +145,8 @@ impl Backend for NativeBackend {
     }
 
     async fn prepare(&self, plan: &Plan<'_>, id_base: Option<u32>) -> Result<Launch> {
-        let storage = storage(&plan.folder, plan.resources, plan.can).await?;
         let snapshot = plan.snapshot.as_ref().map(|snapshot| snapshot_layers(&plan.folder, snapshot)).transpose()?;
+        let storage = storage(&plan.folder, self.disk_mb(plan)?, plan.resources.memory_mb, plan.can).await?;
         let groups = self.cgroups(plan);
         self.cgroups.make(&groups, plan.resources).map_err(not_made)?;
         let oom_events = self.cgroups.oom_events(&groups);
@@ -219,6 +219,18 @@ impl Backend for NativeBackend {
     }
 }
 
+impl NativeBackend {
+    /// Returns the bound on what a box writes: of a copy, without what it takes of the bound already by layers
+    /// that no snapshot keeps.
+    fn disk_mb(&self, plan: &Plan<'_>) -> Result<u32> {
+        let bound = plan.resources.disk_mb;
+        let Some(snapshot) = plan.snapshot.as_ref().filter(|_| plan.is_copy && bound > 0) else { return Ok(bound) };
+        let taken = self.parts.folders.layers_beside(&plan.folder, snapshot).map_err(not_written)?;
+        let taken_mb = u32::try_from(taken >> 20).unwrap_or(u32::MAX);
+        bound.checked_sub(taken_mb).filter(|left| *left > 0).ok_or_else(|| copy_is_full(taken_mb, bound))
+    }
+}
+
 /// Returns the layers of a snapshot, under names of the box's own: the snapshot may be removed.
 fn snapshot_layers(folder: &BoxFolder, snapshot: &SnapshotFolder) -> Result<Vec<String>> {
     let layers = folder.take_layers(snapshot).map_err(|error| {
@@ -230,14 +242,14 @@ fn snapshot_layers(folder: &BoxFolder, snapshot: &SnapshotFolder) -> Result<Vec<
     Ok(layers.iter().map(|layer| layer.display().to_string()).collect())
 }
 
-async fn storage(folder: &BoxFolder, resources: &Resources, can: Capabilities) -> Result<Storage> {
-    if resources.disk_mb > 0 && can.images {
+async fn storage(folder: &BoxFolder, disk_mb: u32, memory_mb: u32, can: Capabilities) -> Result<Storage> {
+    if disk_mb > 0 && can.images {
         let image = disk::image_file(folder);
-        make_ext4(&image, resources.disk_mb, None).await.map_err(not_written)?;
+        make_ext4(&image, disk_mb, None).await.map_err(not_written)?;
         return Ok(Storage::Image(image.display().to_string()));
     }
-    if resources.disk_mb > 0 {
-        return Ok(Storage::TmpfsMb(resources.disk_mb));
+    if disk_mb > 0 {
+        return Ok(Storage::TmpfsMb(disk_mb));
     }
     if can.disk_upper {
         let layers = layers(folder);
@@ -248,5 +260,5 @@ async fn storage(folder: &BoxFolder, resources: &Resources, can: Capabilities) -
         return Ok(Storage::Directory(layers.display().to_string()));
     }
     // Counted to the box's memory anyway; half leaves room for its processes.
-    Ok(Storage::TmpfsMb(resources.memory_mb / 2))
+    Ok(Storage::TmpfsMb(memory_mb / 2))
 }

@@ -4,6 +4,7 @@
 //! <base>/boxes/<sandbox id>/events       counts kills by the memory limit
 //!                           life         a FIFO that the agent holds open
 //!                           agent        its program, where the box could write to a shared one
+//!                           base         bytes of the files that it began with, where its disk is bounded
 //!                           root/        its files, owned by the box
 //!                           tmp/         what PRoot itself puts somewhere
 //! <base>/snapshots/<snapshot id>/root/   the files of a box, owned by the server
@@ -108,7 +109,8 @@ impl Backend for ProotBackend {
             Some(snapshot) if !snapshot.path().exists() => snapshot_folder::removed(),
             _ => not_written(error),
         })?;
-        Ok(self.order(plan, id))
+        let base_bytes = snapshot::base_bytes(plan).await.map_err(not_written)?;
+        Ok(self.order(plan, id, base_bytes))
     }
 
     fn has_snapshots(&self, can: Option<Traces>) -> bool {
@@ -139,7 +141,7 @@ impl Backend for ProotBackend {
 }
 
 impl ProotBackend {
-    fn order(&self, plan: &BoxPlan<'_, Traces>, id: Option<u32>) -> Trace {
+    fn order(&self, plan: &BoxPlan<'_, Traces>, id: Option<u32>, base_bytes: Option<u64>) -> Trace {
         let folder = plan.folder.path();
         let program = if id.is_some() { self.program.clone() } else { folder.join("agent") };
         let mut argv = vec![self.proot.display().to_string(), "-0".to_owned()];
@@ -176,7 +178,7 @@ impl ProotBackend {
             env.insert("PROOT_NO_SECCOMP".to_owned(), "1".to_owned());
         }
         let Resources { memory_mb, vcpus, disk_mb, pids, .. } = *plan.resources;
-        let bounds = Bounds { memory_mb, vcpus, pids, disk_mb };
+        let bounds = Bounds { memory_mb, vcpus, pids, disk_mb, base_bytes };
         Trace { dir: folder.display().to_string(), argv, boot, env, id, bounds }
     }
 

@@ -1,7 +1,7 @@
 //! Copies of the files of boxes, of which other boxes are made.
 
-use std::fs::{DirBuilder, File};
-use std::io;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
@@ -12,15 +12,44 @@ use super::copy::copy_box;
 use super::tracer;
 use crate::local::agent_file::AgentFile;
 use crate::local::folder::BoxFolder;
+use crate::local::plan::BoxPlan;
 use crate::local::record::Record;
 use crate::local::snapshot_folder::SnapshotFolder;
 use crate::local::snapshots::not_taken;
 use crate::local::usage::usage;
-use crate::{Error, Result};
+use crate::{DiskUsage, Error, Result};
+
+/// Name of the file with the bytes of a box that do not count to its disk limit.
+const BASE: &str = "base";
 
 /// Returns the folder with the files of a snapshot.
 pub(super) fn root(snapshot: &SnapshotFolder) -> PathBuf {
     snapshot.path().join("root")
+}
+
+/// Returns the bytes of the files of a box that do not count to its disk limit, and writes them to its folder:
+/// those that it begins with, or of a copy those that the box began with which it is a copy of. `None` without a
+/// limit, and where they cannot be counted in time.
+pub(super) async fn base_bytes<C>(plan: &BoxPlan<'_, C>) -> io::Result<Option<u64>> {
+    if plan.resources.disk_mb == 0 {
+        return Ok(None);
+    }
+    let dir = plan.folder.path();
+    let (files, base) = (dir.join("root"), dir.join(BASE));
+    let copied = plan.snapshot.as_ref().filter(|_| plan.is_copy).map(|snapshot| snapshot.path().join(BASE));
+    let count = move || {
+        let known = copied.and_then(|copied| fs::read_to_string(copied).ok()?.parse().ok());
+        let bytes = match known {
+            Some(bytes) => bytes,
+            None => match usage(&files, None)? {
+                DiskUsage { is_cut: true, .. } => return Ok(None),
+                DiskUsage { bytes, .. } => bytes,
+            },
+        };
+        fs::write(base, bytes.to_string())?;
+        Ok(Some(bytes))
+    };
+    tokio::task::spawn_blocking(count).await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
 /// Copies the files of a box, which stands still meanwhile, into the folder of a snapshot. Returns their
@@ -42,7 +71,12 @@ pub(super) async fn keep(agent: &AgentFile, folder: &BoxFolder, record: &Record,
     if !was_still {
         return Err(moving());
     }
+    let (base, kept_base) = (folder.path().join(BASE), new.path().join(BASE));
     let finish = move || {
+        match fs::copy(base, kept_base) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
         syncfs(File::open(&copied)?)?;
         usage(&copied, None)
     };

@@ -347,6 +347,7 @@ async fn every_promise_is_kept_through_the_protocol() {
         lifetime: Duration::from_secs(600),
         trust: None,
         snapshot: None,
+        is_copy: false,
         egress: Vec::new(),
         asker: None,
     };

@@ -25,6 +25,7 @@ fn spec(labels: &[(&str, &str)]) -> Spec {
         lifetime: Duration::from_secs(60),
         trust: None,
         snapshot: None,
+        is_copy: false,
         egress: Vec::new(),
         asker: None,
     }

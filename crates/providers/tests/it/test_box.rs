@@ -43,6 +43,7 @@ pub(crate) fn spec_of(image: &str) -> Spec {
         lifetime: Duration::from_secs(600),
         trust: None,
         snapshot: None,
+        is_copy: false,
         egress: Vec::new(),
         asker: None,
     }

@@ -132,6 +132,7 @@ async fn pack(
         lifetime: LIFETIME,
         trust: None,
         snapshot: Some(snapshot.id.clone()),
+        is_copy: false,
         egress: Vec::new(),
         asker: None,
     };

@@ -17,7 +17,7 @@ use super::service::Control;
 use super::snapshots_in_hand::SnapshotInHand;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
-use crate::store::{NewSnapshot, Sandbox, Snapshot, SnapshotCursor, SnapshotFilter, SnapshotState};
+use crate::store::{NewSnapshot, Sandbox, Snapshot, SnapshotBounds, SnapshotCursor, SnapshotFilter, SnapshotState};
 
 /// Longest time to take, remove or convert one snapshot: that of a disk which is full of small files.
 pub(super) const SNAPSHOT_WAIT: Duration = Duration::from_secs(600);
@@ -89,6 +89,7 @@ impl Control {
             return Err(Error::Conflict("the caller has gone away".to_owned()));
         }
         let sandbox = self.pausable(id).await?;
+        self.check_held(snapshots_of(runtime.as_ref())?, &sandbox).await?;
         let _room = self.keep_room(runtime.as_ref(), &sandbox, true, has_memory).await?;
         let row = Snapshot {
             id: snapshot,
@@ -104,7 +105,7 @@ impl Control {
             size_bytes: 0,
             created_at: self.now(),
         };
-        match self.store.insert_snapshot(&row, self.policy.snapshots).await? {
+        match self.store.insert_snapshot(&row, self.snapshot_bounds().await?).await? {
             NewSnapshot::Done => {}
             NewSnapshot::TooMany => return Err(self.too_many_snapshots()),
             NewSnapshot::TooManyOfOwner => {
@@ -138,12 +139,47 @@ impl Control {
                 runtime_error(sandbox, error)
             }
         })?;
-        if row.is_temporary {
-            return Ok(row);
-        }
-        let bounds = self.policy.snapshots;
+        let bounds = self.snapshot_bounds().await?;
         let stored = self.store.complete_snapshot(&row.id, taken.size_bytes, taken.has_memory, bounds).await?;
         stored.ok_or_else(|| self.snapshots_too_large())
+    }
+
+    /// Returns the bounds on snapshots, with what sandboxes alone keep of those that were removed.
+    async fn snapshot_bounds(&self) -> Result<SnapshotBounds> {
+        let mut bounds = self.policy.snapshots;
+        if bounds.bytes == 0 {
+            return Ok(bounds);
+        }
+        for entry in self.registry.entries() {
+            let Some(snapshots) = entry.provider.snapshots() else { continue };
+            match within(LIST_WAIT, snapshots.left_bytes()).await {
+                Ok(left) => bounds.left_bytes = bounds.left_bytes.saturating_add(left),
+                // An Engine that is away keeps nobody from snapshots of another provider.
+                Err(error) => {
+                    let provider = entry.provider.name();
+                    tracing::warn!(provider, error = %Chain(&error), "what sandboxes keep of snapshots is not known");
+                }
+            }
+        }
+        Ok(bounds)
+    }
+
+    /// Checks that a sandbox which snapshots were removed under holds no more of them than its own disk may:
+    /// else sandboxes made from each other would hold ever more.
+    async fn check_held(&self, snapshots: &dyn Snapshots, sandbox: &Sandbox) -> Result<()> {
+        let bound_mb = u64::from(sandbox.resources.disk_mb);
+        if bound_mb == 0 {
+            return Ok(());
+        }
+        let held = within(LIST_WAIT, snapshots.held_bytes(&sandbox.id)).await;
+        let held_mb = held.map_err(|error| runtime_error(sandbox, error))? >> 20;
+        if held_mb <= bound_mb {
+            return Ok(());
+        }
+        Err(Error::LimitReached(format!(
+            "the sandbox holds {held_mb} MiB of snapshots that were removed, more than its `disk_mb` of {bound_mb}; copy \
+             the files that are needed into a new sandbox"
+        )))
     }
 
     fn too_many_snapshots(&self) -> Error {
@@ -155,7 +191,8 @@ impl Control {
 
     fn snapshots_too_large(&self) -> Error {
         Error::LimitReached(format!(
-            "the snapshots would take more than the {} MiB that `snapshots.max_mb` allows; delete one that is not needed",
+            "the snapshots, with what sandboxes keep of those that were removed, would take more than the {} MiB that \
+             `snapshots.max_mb` allows; delete snapshots, or sandboxes made from others, that are not needed",
             self.policy.snapshots.bytes >> 20
         ))
     }

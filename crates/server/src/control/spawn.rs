@@ -318,6 +318,7 @@ impl Control {
         if let Some(source) = &source {
             self.keep_here(&mut offer, source)?;
         }
+        let is_copy = matches!(&source, Some(Source::Kept(snapshot)) if snapshot.is_temporary);
         let (kept, imaged) = match source {
             Some(Source::Kept(snapshot)) => (Some(snapshot.id), None),
             Some(Source::Image(snapshot)) => (None, Some(snapshot)),
@@ -343,6 +344,7 @@ impl Control {
             lifetime: ttl + ORPHAN_GRACE,
             trust: None,
             snapshot: kept,
+            is_copy,
             egress: asked_of_provider(&egress),
             asker,
         };

@@ -434,6 +434,7 @@ mod test {
                 egress: Vec::new(),
                 trust: None,
                 snapshot: None,
+                is_copy: false,
                 asker: None,
             };
             self.mock.start(&id(n), &spec).await.unwrap();

@@ -109,6 +109,7 @@ async fn an_orphan_that_cannot_be_removed_does_not_keep_the_others() {
         lifetime: LONG,
         trust: None,
         snapshot: None,
+        is_copy: false,
         asker: None,
     };
     // In the order of the list.

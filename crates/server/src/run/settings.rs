@@ -67,6 +67,7 @@ pub(super) fn policy(config: &Config, as_worker: bool) -> Policy {
             count: config.snapshots.max,
             per_owner: config.snapshots.max_per_owner,
             bytes: config.snapshots.max_mb << 20,
+            left_bytes: 0,
         },
         quotas_max: config.limits.max_quotas,
         reserve_disk_bytes: config.limits.reserve_disk_mb << 20,

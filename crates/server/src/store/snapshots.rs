@@ -51,7 +51,7 @@ pub struct Snapshot {
     /// Size of the sandbox.
     pub resources: Resources,
     pub state: SnapshotState,
-    /// True for one that a fork takes for itself. It is under no bound.
+    /// True for one that a fork takes for itself. No bound on numbers counts it.
     pub is_temporary: bool,
     /// True if it has the memory of the sandbox and not only its files.
     pub has_memory: bool,
@@ -69,6 +69,8 @@ pub struct SnapshotBounds {
     pub per_owner: u64,
     /// Maximum number of bytes of all of them; 0 for none.
     pub bytes: u64,
+    /// Bytes that count to the maximum although no snapshot has them any more.
+    pub left_bytes: u64,
 }
 
 /// Outcome of storing a new snapshot.
@@ -104,8 +106,8 @@ pub trait SnapshotStore {
     /// the bound on their number together.
     async fn insert_snapshot(&self, snapshot: &Snapshot, bounds: SnapshotBounds) -> Result<NewSnapshot>;
 
-    /// Stores that a snapshot is ready, with its content. Returns the stored row, or `None` if it would
-    /// exceed the bound on bytes or is not in state `creating`.
+    /// Stores that a snapshot is ready, with its content; one that is temporary stays in state `creating`.
+    /// Returns the stored row, or `None` if it would exceed the bound on bytes or is not in state `creating`.
     async fn complete_snapshot(
         &self,
         id: &SnapshotId,

@@ -55,7 +55,7 @@ pub(crate) fn policy() -> Policy {
         retention: seconds(3600),
         audit: AuditBounds { retention: seconds(3600), entries_max: 1000 },
         templates_max: 1000,
-        snapshots: SnapshotBounds { count: 100, per_owner: 0, bytes: 0 },
+        snapshots: SnapshotBounds { count: 100, per_owner: 0, bytes: 0, left_bytes: 0 },
         quotas_max: 1000,
         reserve_disk_bytes: 0,
         reserve_inodes: 0,
@@ -238,7 +238,8 @@ impl TestProvider {
 
     /// Places all boxes on the disk of this folder.
     pub(crate) fn set_disk_dir(&self, dir: &Path) {
-        *self.disk.lock() = Some(BoxDisk { dir: dir.to_owned(), holds_bounded: true });
+        *self.disk.lock() =
+            Some(BoxDisk { dir: dir.to_owned(), holds_bounded: true });
     }
 
     /// Keeps the files of stopped boxes until [`Self::finish_removals`].

@@ -42,6 +42,7 @@ fn spec() -> Spec {
         lifetime: Duration::from_secs(600),
         trust: None,
         snapshot: None,
+        is_copy: false,
         egress: Vec::new(),
         asker: None,
     }

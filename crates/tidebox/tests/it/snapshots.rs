@@ -214,6 +214,31 @@ async fn snapshots_are_bounded_in_number_and_in_size() {
 }
 
 #[tokio::test]
+async fn what_copies_keep_of_their_origins_counts_to_the_bound_and_is_theirs() {
+    if !rustix::process::geteuid().is_root() {
+        fixtures::skip("snapshots", "only root has snapshots on `native`");
+        return;
+    }
+    let server = TestServer::start(&format!("{NATIVE} snapshots.max_mb=50")).await;
+    let mut id = server.spawn().await;
+    for round in 0..2 {
+        server.output(&id, &format!("head -c 20000000 /dev/urandom > /workspace/{round}; sync; echo written")).await;
+        let copy = fork(&server, &id, json!({})).await.remove(0);
+        server.delete(&format!("/sandboxes/{id}")).await.ok();
+        id = copy["id"].as_str().unwrap().to_owned();
+    }
+    let used = server.get(&format!("/sandboxes/{id}/stats")).await.ok()["disk"]["used_bytes"].as_u64().unwrap();
+    assert!(used >= 40_000_000, "{used}");
+    server.output(&id, "head -c 20000000 /dev/urandom > /workspace/more; sync; echo written").await;
+    let path = format!("/sandboxes/{id}/fork");
+    server.post(&path, json!({})).await.refused(429, "resource_limit", "`snapshots.max_mb`");
+    // What has gone makes room.
+    let other = server.spawn().await;
+    server.delete(&format!("/sandboxes/{id}")).await.ok();
+    take_id(&server, &other).await;
+}
+
+#[tokio::test]
 async fn concurrent_requests_do_not_exceed_the_bound() {
     let server = TestServer::start(&format!("{MOCK} snapshots.max=3")).await;
     let id = server.spawn().await;

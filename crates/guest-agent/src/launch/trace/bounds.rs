@@ -43,7 +43,7 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(bounds: Bounds, has_own_id: bool, count: OwnedFd, notes: OwnedFd, root: OwnedFd) -> Watch {
-        let base = (bounds.disk_mb > 0).then(|| usage(&root));
+        let base = (bounds.disk_mb > 0).then(|| bounds.base_bytes.unwrap_or_else(|| usage(&root)));
         let (count, notes, next_disk) = (File::from(count), File::from(notes), Instant::now());
         Watch { bounds, has_own_id, count, kills: 0, notes, root, base, next_disk }
     }
@@ -157,7 +157,7 @@ fn send(pid: i32) {
 /// Returns the bytes that a tree takes while the box changes it. No link is followed, and
 /// unreadable entries are not counted.
 fn usage(root: &OwnedFd) -> u64 {
-    let mut blocks = 0u64;
+    let mut bytes = 0u64;
     let mut entries = 0usize;
     let Ok(root) = root.try_clone() else { return 0 };
     let mut waiting = VecDeque::from([root]);
@@ -170,15 +170,18 @@ fn usage(root: &OwnedFd) -> u64 {
             }
             entries += 1;
             if entries > ENTRIES_MAX {
-                return blocks * BLOCK_BYTES;
+                return bytes;
             }
             let Ok(stat) = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-            blocks = blocks.saturating_add(u64::try_from(stat.st_blocks).unwrap_or(0));
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory && waiting.len() < OPEN_MAX {
+            let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+            // Each name of a file has its part.
+            let names = if is_dir { 1 } else { stat.st_nlink.max(1) };
+            bytes = bytes.saturating_add(u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK_BYTES / names);
+            if is_dir && waiting.len() < OPEN_MAX {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 waiting.extend(openat(dir.as_fd(), name, flags, Mode::empty()));
             }
         }
     }
-    blocks * BLOCK_BYTES
+    bytes
 }

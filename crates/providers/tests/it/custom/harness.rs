@@ -50,6 +50,7 @@ pub(crate) fn spec() -> Spec {
         lifetime: Duration::from_secs(60),
         trust: None,
         snapshot: None,
+        is_copy: false,
         egress: Vec::new(),
         asker: None,
     }

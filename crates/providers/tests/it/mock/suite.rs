@@ -17,6 +17,7 @@ fn spec(image: &str) -> Spec {
         lifetime: Duration::from_secs(600),
         trust: None,
         snapshot: None,
+        is_copy: false,
         egress: Vec::new(),
         asker: None,
     }

@@ -140,6 +140,7 @@ fn host_spec(host: &PoolHost, lifetime: Duration, asker: Option<Asker>) -> Spec 
         lifetime,
         trust: None,
         snapshot: None,
+        is_copy: false,
         // Each slot has its own.
         egress: Vec::new(),
         asker,

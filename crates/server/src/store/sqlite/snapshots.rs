@@ -42,20 +42,21 @@ impl SnapshotStore for Sqlite {
     async fn insert_snapshot(&self, snapshot: &Snapshot, bounds: SnapshotBounds) -> Result<NewSnapshot> {
         let mut writer = self.writer.acquire().await?;
         let mut tx = writer.begin().await?;
+        let taken = "SELECT COALESCE(SUM(temporary = 0), 0) AS rows, \
+                     COALESCE(SUM(temporary = 0 AND owner_id = $1), 0) AS owned, \
+                     COALESCE(SUM(size_bytes), 0) AS bytes FROM snapshots";
+        let owner = snapshot.owner.as_ref().map(OwnerId::as_str);
+        let taken = sqlx::query(taken).bind(owner).fetch_one(&mut *tx).await?;
         if !snapshot.is_temporary {
-            let taken = "SELECT COUNT(*) AS rows, COALESCE(SUM(owner_id = $1), 0) AS owned, \
-                         COALESCE(SUM(size_bytes), 0) AS bytes FROM snapshots WHERE temporary = 0";
-            let owner = snapshot.owner.as_ref().map(OwnerId::as_str);
-            let taken = sqlx::query(taken).bind(owner).fetch_one(&mut *tx).await?;
             if count(taken.try_get("rows")?) >= bounds.count {
                 return Ok(NewSnapshot::TooMany);
             }
             if owner.is_some() && bounds.per_owner > 0 && count(taken.try_get("owned")?) >= bounds.per_owner {
                 return Ok(NewSnapshot::TooManyOfOwner);
             }
-            if bounds.bytes > 0 && count(taken.try_get("bytes")?) >= bounds.bytes {
-                return Ok(NewSnapshot::TooLarge);
-            }
+        }
+        if bounds.bytes > 0 && count(taken.try_get("bytes")?).saturating_add(bounds.left_bytes) >= bounds.bytes {
+            return Ok(NewSnapshot::TooLarge);
         }
         let sql = format!(
             "INSERT INTO snapshots ({COLUMNS}) \
@@ -91,15 +92,16 @@ impl SnapshotStore for Sqlite {
         bounds: SnapshotBounds,
     ) -> Result<Option<Snapshot>> {
         let sql = format!(
-            "UPDATE snapshots SET state = 'ready', size_bytes = $2, has_memory = $3 \
-             WHERE id = $1 AND state = 'creating' AND ($4 = 0 OR $4 >= $2 + \
-             (SELECT COALESCE(SUM(size_bytes), 0) FROM snapshots WHERE temporary = 0)) RETURNING {COLUMNS}"
+            "UPDATE snapshots SET state = CASE temporary WHEN 0 THEN 'ready' ELSE state END, size_bytes = $2, \
+             has_memory = $3 WHERE id = $1 AND state = 'creating' AND ($4 = 0 OR $4 - $5 >= $2 + \
+             (SELECT COALESCE(SUM(size_bytes), 0) FROM snapshots)) RETURNING {COLUMNS}"
         );
         let row = sqlx::query(sqlx::AssertSqlSafe(sql))
             .bind(id.as_str())
             .bind(signed(size_bytes))
             .bind(has_memory)
             .bind(signed(bounds.bytes))
+            .bind(signed(bounds.left_bytes))
             .fetch_optional(&self.writer)
             .await?;
         row.map(|row| read(&row)).transpose()

@@ -8,7 +8,7 @@ use super::start;
 use crate::clock::after;
 use crate::store::{NewSnapshot, Snapshot, SnapshotBounds, SnapshotCursor, SnapshotFilter, SnapshotState, Store};
 
-const FREE: SnapshotBounds = SnapshotBounds { count: 100, per_owner: 0, bytes: 0 };
+const FREE: SnapshotBounds = SnapshotBounds { count: 100, per_owner: 0, bytes: 0, left_bytes: 0 };
 
 fn id(n: u8) -> SnapshotId {
     SnapshotId::from_entropy([n; 10])
@@ -100,7 +100,7 @@ async fn a_list_in_parts_is_newest_first(store: &dyn Store) {
 }
 
 async fn bounds_hold_and_temporary_ones_are_under_none(store: &dyn Store) {
-    let bounds = SnapshotBounds { count: 2, per_owner: 0, bytes: 100 };
+    let bounds = SnapshotBounds { count: 2, per_owner: 0, bytes: 100, left_bytes: 0 };
     let temporary = |n| Snapshot { is_temporary: true, ..snapshot(n) };
     for n in [10, 11] {
         assert_eq!(store.insert_snapshot(&temporary(n), bounds).await.unwrap(), NewSnapshot::Done);
