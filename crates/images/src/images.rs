@@ -178,6 +178,12 @@ impl Images {
         Ok(self.inner.catalog.find(&Wanted::parse(name)?).ok())
     }
 
+    /// Returns what the files of the image with this name or digest take, if it is in the store.
+    #[must_use]
+    pub fn usage(&self, name: &str) -> Option<DiskUsage> {
+        self.inner.trees.usage(&self.find(name).ok()??)
+    }
+
     /// Checks an image before a box is made of it. Asks no registry.
     ///
     /// # Errors

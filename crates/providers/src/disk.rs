@@ -13,6 +13,10 @@ pub struct BoxDisk {
     /// True if a box with a limit on its disk (`disk_mb`) lies there too; false if such a box lies
     /// in memory.
     pub holds_bounded: bool,
+    /// True if a box begins with a copy of the files of its image, which takes the disk before it runs.
+    pub copies_image: bool,
+    /// True if a box begins with a copy of what is in its snapshot.
+    pub copies_snapshot: bool,
 }
 
 /// Converts an I/O error of the disk that boxes lie on; a full disk becomes [`Error::Full`].

@@ -545,7 +545,7 @@ impl Provider for Docker {
     /// Returns the Engine's folder, if it is on this machine and the server can see it.
     fn disk(&self) -> Option<BoxDisk> {
         let dir = self.inner.engine.about().filter(|_| self.inner.is_local)?.root_dir;
-        dir.is_dir().then_some(BoxDisk { dir, holds_bounded: true })
+        dir.is_dir().then_some(BoxDisk { dir, holds_bounded: true, copies_image: false, copies_snapshot: false })
     }
 
     async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {

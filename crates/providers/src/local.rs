@@ -411,7 +411,10 @@ impl<B: Backend> Provider for Local<B> {
 
     fn disk(&self) -> Option<BoxDisk> {
         let holds_bounded = self.inner.backend.holds_bounded(self.inner.can());
-        Some(BoxDisk { dir: self.inner.backend.parts().folders.boxes.clone(), holds_bounded })
+        let dir = self.inner.backend.parts().folders.boxes.clone();
+        // A machine reads its image from a drive that all of the image have.
+        let copies_image = B::COPIES_IMAGE && !B::KEEPS_MEMORY;
+        Some(BoxDisk { dir, holds_bounded, copies_image, copies_snapshot: B::COPIES_IMAGE })
     }
 
     async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {

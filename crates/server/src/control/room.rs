@@ -91,6 +91,41 @@ impl Control {
         self.promises.make(bytes, beyond).map(Some).ok_or_else(refused)
     }
 
+    /// Keeps room for the files that a box begins with, where it has a copy of them: of its snapshot, or of its
+    /// image if that is here. `None` if it has none.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if the reserve is reached, or would be.
+    pub(super) async fn room_for_copy(&self, provider: &dyn Provider, spec: &Spec) -> Result<Option<Promise<'_>>> {
+        let Some(disk) = provider.disk() else { return Ok(None) };
+        let bytes = match &spec.snapshot {
+            Some(snapshot) if disk.copies_snapshot => {
+                self.store.snapshot(snapshot).await?.map_or(0, |snapshot| snapshot.size_bytes)
+            }
+            None if disk.copies_image => {
+                let images = provider.images().and_then(|images| images.store().cloned());
+                images.and_then(|images| images.usage(&spec.image)).map_or(0, |usage| usage.bytes)
+            }
+            Some(_) | None => 0,
+        };
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let Some(beyond) = self.room_beyond(provider)? else { return Ok(None) };
+        let refused = || {
+            Error::Full(format!(
+                "the sandbox begins with a copy of {} MiB, and the disk with the boxes of `{}` has {} MiB beyond what \
+                 `limits.reserve_disk_mb` keeps free, of which {} MiB are for what is being written of other \
+                 sandboxes; try again when that is done, or make room on it",
+                bytes >> 20,
+                provider.name(),
+                beyond >> 20,
+                self.promises.sum() >> 20
+            ))
+        };
+        self.promises.make(bytes, beyond).map(Some).ok_or_else(refused)
+    }
+
     /// Returns the bytes that the disk of this server's `provider` has free beyond its reserve; `None` if
     /// nothing is known of it.
     ///

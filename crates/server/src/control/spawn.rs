@@ -519,6 +519,10 @@ impl Control {
         loop {
             let provider = self.runtime_of(&sandbox).await?;
             let awaited = self.await_image(provider.as_ref(), &sandbox).await;
+            let _room = match sandbox.worker.as_str() {
+                LOCAL_WORKER => self.room_for_copy(provider.as_ref(), spec).await?,
+                _ => None,
+            };
             let started = tokio::select! {
                 started = provider.start(&sandbox.id, spec) => started,
                 () = self.registry.remote_workers().falls_silent(&sandbox.worker) => {

@@ -239,7 +239,7 @@ impl TestProvider {
     /// Places all boxes on the disk of this folder.
     pub(crate) fn set_disk_dir(&self, dir: &Path) {
         *self.disk.lock() =
-            Some(BoxDisk { dir: dir.to_owned(), holds_bounded: true });
+            Some(BoxDisk { dir: dir.to_owned(), holds_bounded: true, copies_image: false, copies_snapshot: false });
     }
 
     /// Keeps the files of stopped boxes until [`Self::finish_removals`].
