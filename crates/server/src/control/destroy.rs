@@ -14,6 +14,11 @@ use super::service::{Control, Removal};
 use crate::operation_metrics::Operation;
 use crate::store::{Applied, Change, Sandbox};
 
+/// Longest wait for a removed box to make room for its row on a full disk.
+pub(super) const FREEING_MAX: Duration = Duration::from_secs(10);
+/// Pause between two attempts to write a row to a full disk.
+const FREED_LOOK: Duration = Duration::from_millis(50);
+
 impl Control {
     /// Destroys a sandbox. Succeeds again for one that is destroyed or expired, while its row is
     /// kept.
@@ -33,7 +38,16 @@ impl Control {
                 stopped => stopped?,
             }
         }
-        match self.apply(&id, self.stop_requested(StopReason::Requested)).await? {
+        let requested = self.stop_requested(StopReason::Requested);
+        let applied = match self.apply(&id, requested.clone()).await {
+            // What the box takes of the full disk is room for its row.
+            Err(Error::Full(_)) if found.state.is_active() => {
+                self.stop_box(&found).await?;
+                self.apply_once_freed(&found, requested).await
+            }
+            applied => applied,
+        };
+        match applied? {
             Applied::Missing => Err(missing()),
             Applied::Refused(refusal) => Err(Error::Conflict(refusal.to_string())),
             Applied::Done { sandbox, .. } if sandbox.state == State::Destroyed => Ok(()),
@@ -124,8 +138,28 @@ impl Control {
 
     async fn stop_and_record(&self, sandbox: &Sandbox) -> Result<()> {
         self.stop_box(sandbox).await?;
-        self.apply(&sandbox.id, Change::Stopped { at: self.now() }).await?;
+        self.apply_once_freed(sandbox, Change::Stopped { at: self.now() }).await?;
         Ok(())
+    }
+
+    /// Stores a change of a sandbox whose box is removed. On a full disk it waits for the space of the box.
+    async fn apply_once_freed(&self, sandbox: &Sandbox, change: Change) -> Result<Applied> {
+        let begun = Instant::now();
+        loop {
+            match self.apply(&sandbox.id, change.clone()).await {
+                Err(Error::Full(_)) if begun.elapsed() < FREEING_MAX => self.await_freed(&sandbox.provider).await,
+                applied => return applied,
+            }
+        }
+    }
+
+    /// Waits until a provider has deleted what it removed, and a moment for the disk to show it.
+    pub(super) async fn await_freed(&self, provider: &str) {
+        if let Some(entry) = self.registry.get(provider) {
+            // Files that take longer are looked at again.
+            let _ = tokio::time::timeout(FREEING_MAX, entry.provider.idle()).await;
+        }
+        tokio::time::sleep(FREED_LOOK).await;
     }
 
     pub(super) async fn stop_box(&self, sandbox: &Sandbox) -> Result<()> {

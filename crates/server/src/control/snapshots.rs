@@ -277,11 +277,22 @@ impl Control {
                 row.provider
             ))
         })?;
-        let Some(row) = self.store.begin_snapshot_removal(id).await? else { return Ok(()) };
-        if let Some(snapshots) = entry.provider.snapshots() {
+        let remove = async || {
+            let Some(snapshots) = entry.provider.snapshots() else { return Ok(()) };
             let removed = within(SNAPSHOT_WAIT, snapshots.remove(id)).await;
-            removed.map_err(|error| provider_error(&row.provider, error))?;
-        }
+            removed.map_err(|error| provider_error(&row.provider, error))
+        };
+        let begun = match self.store.begin_snapshot_removal(id).await.map_err(Error::from) {
+            // What it takes of the full disk is room for its row.
+            Err(Error::Full(_)) => {
+                remove().await?;
+                self.await_freed(&row.provider).await;
+                self.store.begin_snapshot_removal(id).await?
+            }
+            begun => begun?,
+        };
+        let Some(row) = begun else { return Ok(()) };
+        remove().await?;
         self.remove_image_of_snapshot(id).await?;
         if self.store.delete_snapshot(id).await? && !row.is_temporary {
             let data = json!({"snapshot_id": id.as_str(), "provider": row.provider});
