@@ -42,7 +42,7 @@ use rustix::io::Errno;
 use self::descriptors::{Handed, take_descriptors};
 use self::order::{receive_listener, report_failure};
 use self::refused::Refused;
-pub(crate) use order::read_order;
+pub(crate) use order::{ORDER, read_order};
 pub(crate) use privileges::{become_user, limit_resources};
 pub(crate) use process::start_time;
 pub(crate) use shares::{Part, bound_each};

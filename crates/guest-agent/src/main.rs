@@ -42,7 +42,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
-        Some("agent") => serve::run(args.next().as_deref()),
+        Some("agent") => serve::run(std::env::var(launch::ORDER).ok().as_deref()),
         Some("stdio") => serve::container::run(args.next().as_deref()),
         Some("relay") => relay::run(),
         Some("launch") => launch::run(),

@@ -41,7 +41,7 @@ const CONNECTIONS_MAX: usize = 64;
 /// Pause before the next accept when no descriptor is left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Runs the agent; `boot` is its second argument.
+/// Runs the agent with these parameters.
 pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     let Some(boot) = boot.and_then(begin) else { return ExitCode::FAILURE };
     // Before the runtime opens descriptors of its own.

@@ -11,7 +11,7 @@ use rustix::thread::{Gid, Uid};
 use super::descriptors::{Handed, own};
 use super::divert::Diversion;
 use super::go::{Sent, wait_for_go};
-use super::order::report_failure;
+use super::order::{ORDER, report_failure};
 use super::refused::{At, Refused};
 use super::shares::{self, Part};
 use super::{privileges, root, seccomp, slot_user, syscall};
@@ -221,7 +221,9 @@ fn arguments(boot: &Boot) -> Result<(Vec<CString>, Vec<CString>), Refused> {
     let strings = |strings: &[&str]| {
         strings.iter().map(|text| CString::new(*text)).collect::<Result<Vec<_>, _>>().map_err(|_| Errno::INVAL)
     };
-    let argv = strings(&["tidebox-agent", "agent", &boot]).at("order the agent")?;
-    let env = strings(&["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]).at("order the agent")?;
+    let argv = strings(&["tidebox-agent", "agent"]).at("order the agent")?;
+    let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    // Not an argument, which every program of the box sees in lists of processes.
+    let env = strings(&[path, &format!("{ORDER}={boot}")]).at("order the agent")?;
     Ok((argv, env))
 }

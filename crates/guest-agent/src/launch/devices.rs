@@ -82,12 +82,25 @@ pub(super) fn mount_dev(target: &str, shm_mb: u32, own: Option<OwnedFd>) -> Resu
             make_dir(&shm)?;
         }
     }
-    let options = mount_options(format!("newinstance,ptmxmode=0666,mode=0620,max={TERMINALS_MAX}"))?;
-    mount("devpts", &pts, "devpts", plain, options.as_c_str()).at("mount /dev/pts")?;
+    mount_terminals(&pts, plain)?;
     // Each empty file takes kernel memory too, so the number of files is limited like the bytes.
     let options = mount_options(format!("mode=1777,size={shm_mb}m,nr_inodes={}", shm_mb.saturating_mul(256)))?;
     mount("tmpfs", &shm, "tmpfs", plain | MountFlags::NODEV, options.as_c_str()).at("mount /dev/shm")?;
     rustix::fs::chmod(&shm, Mode::from_raw_mode(0o1777)).at("mount /dev/shm")
+}
+
+/// Mounts the terminals. They belong to the group `tty`, which servers of terminals expect and could not
+/// give to them; a box with one user has no such group.
+fn mount_terminals(target: &str, flags: MountFlags) -> Result<(), Refused> {
+    /// Number of the group in `/etc/group` of the distributions.
+    const TTY: u32 = 5;
+    let options = format!("newinstance,ptmxmode=0666,mode=0620,max={TERMINALS_MAX}");
+    let of_tty = mount_options(format!("{options},gid={TTY}"))?;
+    match mount("devpts", target, "devpts", flags, of_tty.as_c_str()) {
+        Err(Errno::INVAL) => mount("devpts", target, "devpts", flags, mount_options(options)?.as_c_str()),
+        mounted => mounted,
+    }
+    .at("mount /dev/pts")
 }
 
 fn bind_devices(target: &str) -> Result<(), Refused> {

@@ -12,6 +12,9 @@ use serde::de::DeserializeOwned;
 use super::descriptors::own;
 use super::refused::{At, Refused};
 
+/// Variable with the parameters of the agent.
+pub(crate) const ORDER: &str = "TIDEBOX_AGENT";
+
 /// Waits for the listening socket of the agent, which comes before the order; `None` if the server
 /// has gone.
 pub(super) fn receive_listener(control: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {

@@ -19,7 +19,8 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::KILL)
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::SETUID)
-    .union(CapabilitySet::NET_BIND_SERVICE);
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::SYS_CHROOT);
 /// Maximum number of open files: as many as build tools want, with a table of at most 512 KiB.
 const OPEN_FILES_MAX: u64 = 65_536;
 /// Size limit of core dumps: the only one at which the kernel also starts no program that takes

@@ -29,7 +29,7 @@ use self::bounds::Watch;
 use self::requests::Requests;
 use super::descriptors::{OWN_FDS_FROM, own};
 use super::go::{Sent, channel, go, wait_for_go};
-use super::order::{read_order, report, report_failure};
+use super::order::{ORDER, read_order, report, report_failure};
 use super::process::start_time;
 use super::refused::{At, Refused};
 use super::shares::{self, Part};
@@ -179,7 +179,7 @@ fn prepare(trace: &Trace, given: &Given<'_>) -> Result<Command, Refused> {
     let boot = serde_json::to_string(&boot).map_err(|_| Errno::INVAL).at("order the agent")?;
     let (program, arguments) = trace.argv.split_first().ok_or(Errno::INVAL).at("find PRoot")?;
     let mut command = Command::new(program);
-    command.args(arguments).args(["agent", &boot]).env_clear().envs(&trace.env).current_dir("/");
+    command.args(arguments).arg("agent").env_clear().envs(&trace.env).env(ORDER, &boot).current_dir("/");
     privileges::end_before_the_server(false)?;
     syscall::close_at_exec_from(3).at("hand over descriptors")?;
     let all = [(given.listener, LISTENER_FD), (&given.oom_events, OOM_EVENTS_FD), (&given.notes, NOTES_FD)];

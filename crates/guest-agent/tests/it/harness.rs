@@ -69,10 +69,10 @@ impl Agent {
         // A shell gives the socket its number: a descriptor that this process passed on by itself
         // would be inherited by the agents of all other tests too.
         let child = Command::new("/bin/sh")
-            .args(["-c", r#"exec "$0" agent "$1" 3<&0 </dev/null"#])
+            .args(["-c", r#"exec "$0" agent 3<&0 </dev/null"#])
             .arg(program())
-            .arg(serde_json::to_string(&boot).unwrap())
             .env_clear()
+            .env("TIDEBOX_AGENT", serde_json::to_string(&boot).unwrap())
             .stdin(std::os::fd::OwnedFd::from(listener))
             .stdout(Stdio::null())
             .stderr(Stdio::null())

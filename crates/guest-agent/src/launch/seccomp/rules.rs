@@ -139,11 +139,10 @@ pub(super) const RARE_PROTOCOLS: [u32; 2] = [262, 136];
 /// query of the current one.
 const PERSONALITIES: [u32; 6] = [0, 8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff];
 
-/// Mounts, roots and namespaces: the isolation of the box. More are in [`FLAGGED`].
-const WALLS: [i64; 9] = [
+/// Mounts and namespaces: the isolation of the box. More are in [`FLAGGED`].
+const WALLS: [i64; 8] = [
     libc::SYS_mount,
     libc::SYS_pivot_root,
-    libc::SYS_chroot,
     libc::SYS_move_mount,
     libc::SYS_fsopen,
     libc::SYS_fsconfig,
@@ -307,6 +306,9 @@ pub(super) fn traced() -> Vec<Rule> {
     let mut rules = common();
     // A tracer would not see that a thread has another working directory from then on.
     rules.push(rule(libc::SYS_unshare, refuse_known(0, NAMESPACES | TIME_NAMESPACE | UNSHARED)));
+    // It would take the files of the host. Elsewhere whoever leaves such a root finds that of the box, which
+    // is the root of its mounts.
+    rules.push(rule(libc::SYS_chroot, Check::Refuse(libc::EPERM)));
     let replaced = [libc::SYS_clone, libc::SYS_shmget].map(number_of);
     rules.retain(|rule| !replaced.contains(&rule.number));
     rules.push(rule(libc::SYS_clone, Check::Clone { refused: NAMESPACES | UNTRACED }));
