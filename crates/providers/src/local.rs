@@ -31,6 +31,7 @@ pub(crate) mod record;
 pub(crate) mod refill;
 pub(crate) mod removals;
 pub(crate) mod shared_files;
+mod shipped;
 mod slots;
 pub(crate) mod snapshot_folder;
 pub(crate) mod snapshots;

@@ -1,11 +1,16 @@
 //! Generated root of `image: host`: files that programs of the host's `/usr` expect around it,
 //! without information about the host.
 
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+
+use guest_protocol::Defaults;
+
+use super::shipped::{self, shipped};
 
 /// Names copied from the host's `/etc` if present: plain data without secrets. A directory stands
 /// for everything below it.
@@ -44,7 +49,7 @@ const ENTRIES_MAX: usize = 50_000;
 /// Links or directories of the root that may lead into `/usr`.
 const USR_LINKS: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// Files that are the same for every box, as is the host name.
-const WRITTEN: [(&str, &str); 8] = [
+const WRITTEN: [(&str, &str); 14] = [
     ("etc/group", "root:x:0:\ntty:x:5:\nmail:x:8:\nstaff:x:50:\nuser:x:1000:\nnogroup:x:65534:\n"),
     ("etc/hostname", "tidebox\n"),
     ("etc/hosts", "127.0.0.1\tlocalhost tidebox\n::1\tlocalhost ip6-localhost ip6-loopback\n"),
@@ -56,6 +61,47 @@ const WRITTEN: [(&str, &str); 8] = [
     ("etc/resolv.conf", ""),
     ("etc/shells", "/bin/sh\n/bin/bash\n"),
     ("etc/fstab", ""),
+    // What programs of the host's distribution find for others to include: each session is allowed, and
+    // no password opens anything.
+    ("etc/pam.d/common-account", "account required pam_permit.so\n"),
+    ("etc/pam.d/common-auth", "auth required pam_unix.so\n"),
+    ("etc/pam.d/common-password", "password required pam_unix.so\n"),
+    ("etc/pam.d/common-session", "session required pam_permit.so\n"),
+    ("etc/pam.d/common-session-noninteractive", "session required pam_permit.so\n"),
+    // The host's Python says that packages come from the host's own manager alone; what a box installs
+    // stays in the box.
+    ("etc/pip.conf", "[global]\nbreak-system-packages = true\nroot-user-action = ignore\n"),
+];
+/// What `apt` and `dpkg` want to find, where the host has them.
+const APT_DIRS: [&str; 12] = [
+    "etc/apt/apt.conf.d",
+    "etc/apt/auth.conf.d",
+    "etc/apt/preferences.d",
+    "etc/apt/sources.list.d",
+    "etc/apt/trusted.gpg.d",
+    "etc/dpkg/dpkg.cfg.d",
+    "var/cache/apt/archives/partial",
+    "var/lib/apt/lists/partial",
+    "var/lib/dpkg/info",
+    "var/lib/dpkg/triggers",
+    "var/lib/dpkg/updates",
+    "var/log/apt",
+];
+/// Archives of the distributions, by the `ID` in `os-release`: the packages, their security updates, and
+/// the key that signs both. The host's own sources may have names and passwords.
+const ARCHIVES: [(&str, &str, &str, &str); 2] = [
+    (
+        "debian",
+        "http://deb.debian.org/debian",
+        "http://deb.debian.org/debian-security",
+        "/usr/share/keyrings/debian-archive-keyring.gpg",
+    ),
+    (
+        "ubuntu",
+        "http://archive.ubuntu.com/ubuntu",
+        "http://security.ubuntu.com/ubuntu",
+        "/usr/share/keyrings/ubuntu-archive-keyring.gpg",
+    ),
 ];
 const DIRS: [(&str, u32); 24] = [
     ("dev", 0o755),
@@ -81,8 +127,13 @@ const DIRS: [(&str, u32); 24] = [
     ("var/mail", 0o755),
     ("var/spool", 0o755),
     ("var/tmp", 0o1777),
-    ("workspace", 0o755),
+    // Any user of a box may work there. Without the sticky bit, by which Linux would refuse root to write
+    // to files of the others.
+    ("workspace", 0o777),
 ];
+/// Folders of programs that are installed by hand, as their own pages say.
+const MORE_PROGRAMS: [&str; 1] = ["/usr/local/go/bin"];
+const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Uid of `user`, which has a home directory and no privileges.
 const USER_ID: u32 = 1000;
 
@@ -104,6 +155,15 @@ enum Item {
     Dir { path: PathBuf, mode: u32 },
     File { path: PathBuf, mode: u32, content: Vec<u8> },
     Link { path: PathBuf, target: PathBuf },
+}
+
+/// Returns what commands of a box get unless they say otherwise.
+pub(crate) fn defaults() -> Defaults {
+    let more = MORE_PROGRAMS.iter().filter(|dir| Path::new(dir).is_dir());
+    let path: Vec<&str> = more.copied().chain([USUAL_PATH]).collect();
+    // Where there is nothing more the agent sets the usual one.
+    let env = if path.len() > 1 { BTreeMap::from([("PATH".to_owned(), path.join(":"))]) } else { BTreeMap::new() };
+    Defaults { env, ..Defaults::default() }
 }
 
 /// Folder name of the overlay for the root.
@@ -160,6 +220,12 @@ impl HostRootfs {
 }
 
 impl Item {
+    fn path(&self) -> &Path {
+        match self {
+            Item::Dir { path, .. } | Item::File { path, .. } | Item::Link { path, .. } => path,
+        }
+    }
+
     fn write(&self, root: &Path) -> io::Result<()> {
         match self {
             Item::Dir { path, mode } => {
@@ -175,6 +241,7 @@ impl Item {
             Item::File { path, mode, content } => {
                 use io::Write;
                 let path = root.join(path);
+                fs::DirBuilder::new().recursive(true).mode(0o755).create(path.parent().unwrap_or(root))?;
                 fs::OpenOptions::new().write(true).create_new(true).mode(*mode).open(&path)?.write_all(content)?;
                 fs::set_permissions(&path, fs::Permissions::from_mode(*mode))
             }
@@ -206,10 +273,55 @@ fn collect(host: &Path, shown: &mut Vec<String>) -> io::Result<Vec<Item>> {
     items.push(Item::Link { path: "etc/mtab".into(), target: "/proc/self/mounts".into() });
     items.push(Item::Link { path: "var/run".into(), target: "/run".into() });
     items.push(Item::Link { path: "var/lock".into(), target: "/run/lock".into() });
+    if host.join("usr/bin/sudo").exists() {
+        let root_may_all = "root ALL=(ALL:ALL) NOPASSWD: ALL\n";
+        items.push(Item::File { path: "etc/sudoers".into(), mode: 0o440, content: root_may_all.into() });
+    }
+    if host.join("usr/bin/apt-get").exists() {
+        items.extend(apt(host));
+    }
     for name in copied_names(host)? {
         copy(host, &Path::new("etc").join(name), &mut items)?;
     }
+    for file in shipped(host) {
+        let mode = 0o600 | file.mode;
+        items.push(Item::File { path: file.path, mode, content: file.content });
+    }
+    if items.len() >= ENTRIES_MAX {
+        return Err(io::Error::other(format!("/etc holds more than {ENTRIES_MAX} entries to copy")));
+    }
+    // What is written for all boxes wins, and what is named wins over what is only shipped.
+    let mut seen = HashSet::new();
+    items.retain(|item| seen.insert(item.path().to_owned()));
     Ok(items)
+}
+
+/// Returns what `apt-get install` needs: the folders of its tools, the list of what the host's `/usr` has,
+/// and the sources of the distribution.
+fn apt(host: &Path) -> Vec<Item> {
+    let mut items: Vec<Item> = APT_DIRS.iter().map(|path| Item::Dir { path: path.into(), mode: 0o755 }).collect();
+    let status = shipped::read(&host.join(shipped::DPKG_STATUS), shipped::STATUS_BYTES_MAX).unwrap_or_default();
+    items.push(Item::File { path: shipped::DPKG_STATUS.into(), mode: 0o644, content: status });
+    items.push(file("var/lib/dpkg/available", String::new()));
+    items.push(file("var/lib/dpkg/info/format", "1\n".to_owned()));
+    // A box has no user for downloads.
+    items.push(file("etc/apt/apt.conf.d/90tidebox", "APT::Sandbox::User \"root\";\n".to_owned()));
+    let release = fs::read_to_string(host.join("usr/lib/os-release")).unwrap_or_default();
+    let named = |key: &str| {
+        let value = release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        value.unwrap_or_default().trim_matches('"')
+    };
+    let (id, codename) = (named("ID"), named("VERSION_CODENAME"));
+    let archive = ARCHIVES.iter().find(|(of, ..)| *of == id && !codename.is_empty());
+    if let Some((_, archive, security, key)) = archive {
+        let section = |url: &str, suites: &str| {
+            format!("Types: deb\nURIs: {url}\nSuites: {suites}\nComponents: main\nSigned-By: {key}\n\n")
+        };
+        let sources = section(archive, &format!("{codename} {codename}-updates"))
+            + &section(security, &format!("{codename}-security"));
+        items.push(file("etc/apt/sources.list.d/distribution.sources", sources));
+    }
+    items
 }
 
 fn file(path: &str, content: String) -> Item {
@@ -285,11 +397,7 @@ mod test {
         symlink("/etc/shadow", etc.join("ssl/certs/link.pem")).unwrap();
         let mut shown = Vec::new();
         let items = collect(host.path(), &mut shown).unwrap();
-        let has = |wanted: &str| {
-            items.iter().any(|item| match item {
-                Item::Dir { path, .. } | Item::File { path, .. } | Item::Link { path, .. } => path == Path::new(wanted),
-            })
-        };
+        let has = |wanted: &str| items.iter().any(|item| item.path() == Path::new(wanted));
         assert!(has("etc/ssl/certs/ca.pem") && has("etc/ssl/certs/link.pem") && has("etc/ssl"));
         assert!(!has("etc/ssl/certs/secret.pem") && !has("etc/ssl/private/key") && !has("etc/shadow"));
     }

@@ -25,7 +25,7 @@ use crate::local::cgroup::{self, Cgroups, CpuWeight};
 use crate::local::fault::{not_made, not_written};
 use crate::local::folder::BoxFolder;
 use crate::local::fs_image::make_ext4;
-use crate::local::host_rootfs::{HOSTNAME, ROOT_OVERLAY, overlay_of};
+use crate::local::host_rootfs::{self, HOSTNAME, ROOT_OVERLAY, overlay_of};
 use crate::local::image::HOST;
 use crate::local::launcher::Launchers;
 use crate::local::parts::Parts;
@@ -178,7 +178,7 @@ impl Backend for NativeBackend {
             deadline_ms: u64::try_from(plan.lifetime.as_millis()).unwrap_or(u64::MAX),
             holds_slots,
             slot: if let Kind::Slot { slot, .. } = plan.kind { Some(slot) } else { None },
-            defaults: plan.image.map(|image| image.held.run().defaults.clone()).unwrap_or_default(),
+            defaults: plan.image.map_or_else(host_rootfs::defaults, |image| image.held.run().defaults.clone()),
             memory_mb: plan.resources.memory_mb,
             entrypoint: starts.map(|image| image.held.run().entrypoint.clone()),
             furnish: plan.image.is_some(),

@@ -26,6 +26,7 @@ use crate::local::agent_socket::{self, Running};
 use crate::local::backend::Backend;
 use crate::local::fault::{not_made, not_written};
 use crate::local::folder::BoxFolder;
+use crate::local::host_rootfs;
 use crate::local::image::HOST;
 use crate::local::parts::Parts;
 use crate::local::plan::BoxPlan;
@@ -165,7 +166,11 @@ impl ProotBackend {
             single_user: true,
             network: Network::Shared,
             // The box has only one user.
-            defaults: Defaults { user: None, ..run.defaults },
+            defaults: if plan.image.is_some() {
+                Defaults { user: None, ..run.defaults }
+            } else {
+                host_rootfs::defaults()
+            },
             entrypoint: (starts && !run.entrypoint.is_empty()).then_some(run.entrypoint),
             furnish: plan.image.is_some(),
             trust: plan.trust.map(str::to_owned),

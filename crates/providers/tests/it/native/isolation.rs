@@ -53,10 +53,12 @@ async fn the_root_holds_only_what_was_made_up() {
         "user\n"
     );
     assert_eq!(sandbox.text("cut -d: -f1 /etc/passwd | tr '\\n' ' '").await, "root user nobody ");
-    for absent in ["/etc/shadow", "/etc/ssh", "/etc/machine-id", "/boot", "/.dockerenv", "/etc/environment"] {
+    for absent in
+        ["/etc/shadow", "/etc/subuid", "/etc/npmrc", "/etc/machine-id", "/boot", "/.dockerenv", "/etc/environment"]
+    {
         sandbox.refuses(&format!("test -e {absent}")).await;
     }
-    assert_eq!(sandbox.text("stat -c %u:%g:%a /workspace /root /tmp").await, "0:0:755\n0:0:700\n0:0:1777\n");
+    assert_eq!(sandbox.text("stat -c %u:%g:%a /workspace /root /tmp").await, "0:0:777\n0:0:700\n0:0:1777\n");
 }
 
 #[tokio::test]

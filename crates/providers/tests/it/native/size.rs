@@ -17,7 +17,7 @@ fn processors() -> usize {
 async fn output_of(sandbox: &TestBox<'_>, program: &str, script: &str) -> Option<String> {
     let has = sandbox.sh(&format!("command -v {program}")).await;
     if has.exit.code != 0 {
-        println!("SKIPPED: the host has no {program}");
+        fixtures::skip(program, "a box of `host` has the programs of this machine");
         return None;
     }
     let ran = sandbox.sh(script).await;
@@ -67,7 +67,7 @@ print(before - free() >= 150 << 10, used() > ticks)
 async fn a_box_reads_its_own_control_group_and_changes_nothing() {
     let provider = TestProvider::new().await;
     if !provider.has_hard_limits() {
-        println!("SKIPPED: no control groups here");
+        fixtures::skip("cgroups", "the server can make no control groups here");
         return;
     }
     let sandbox = provider.start_with(sized(256, 1)).await;
@@ -103,7 +103,7 @@ print(wrote)
 async fn runtimes_take_the_size_of_their_box() {
     let provider = TestProvider::new().await;
     if !provider.has_hard_limits() {
-        println!("SKIPPED: no control groups here");
+        fixtures::skip("cgroups", "the server can make no control groups here");
         return;
     }
     for (memory_mb, vcpus) in [(512, 1), (1024, 2)] {

@@ -32,7 +32,7 @@ async fn a_program_sees_the_made_up_root_and_no_file_of_the_host() {
         "user\n"
     );
     assert_eq!(sandbox.text("cut -d: -f1 /etc/passwd | tr '\\n' ' '").await, "root user nobody ");
-    for absent in ["/etc/shadow", "/etc/ssh", "/etc/machine-id", "/boot", "/etc/environment"] {
+    for absent in ["/etc/shadow", "/etc/subuid", "/etc/npmrc", "/etc/machine-id", "/boot", "/etc/environment"] {
         sandbox.refuses(&format!("test -e {absent}")).await;
     }
     assert_eq!(sandbox.text("id -u; cd /workspace && pwd").await, "0\n/workspace\n");
