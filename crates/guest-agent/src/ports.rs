@@ -63,7 +63,7 @@ async fn first(agent: &Agent, addresses: &[IpAddr], port: u16) -> Result<Option<
                     | Errno::HOSTUNREACH
                     | Errno::AFNOSUPPORT,
                 ) => {}
-                Some(errno) => return Err(refused(&format!("port {port}"), errno)),
+                Some(errno) => return Err(refused(format!("port {port}"), errno)),
                 None => return Err(crate::failure::internal(format!("port {port}: {error}"))),
             },
         }
