@@ -106,12 +106,13 @@ mod test {
 
     #[test]
     fn one_at_a_time_takes_much_and_others_wait_for_it() {
-        let [one, other] = [(); 2].map(|()| Memory::new(4 * SMALL_BYTES));
-        let (mut share, mut little) = (one.share(), other.share());
-        share.grow(2 * SMALL_BYTES).unwrap();
-        little.grow(SMALL_BYTES).unwrap();
-        drop(little);
+        let other = Memory::new(4 * SMALL_BYTES);
         std::thread::scope(|scope| {
+            let one = Memory::new(4 * SMALL_BYTES);
+            let (mut share, mut little) = (one.share(), other.share());
+            share.grow(2 * SMALL_BYTES).unwrap();
+            little.grow(SMALL_BYTES).unwrap();
+            drop(little);
             let waiting = scope.spawn(|| other.share().grow(2 * SMALL_BYTES));
             let begun = std::time::Instant::now();
             while !waiting.is_finished() && begun.elapsed() < Duration::from_millis(100) {

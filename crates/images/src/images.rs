@@ -8,7 +8,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use host_disk::DiskUsage;
 
-use crate::config::{ImagesConfig, PullPolicy};
+use crate::config::{ImagesConfig, PullPolicy, Reserve};
 use crate::desk::Interest;
 use crate::error::{Error, Result};
 use crate::garbage::Pruned;
@@ -176,6 +176,12 @@ impl Images {
     /// [`Error::Invalid`] for a bad name.
     pub fn find(&self, name: &str) -> Result<Option<String>> {
         Ok(self.inner.catalog.find(&Wanted::parse(name)?).ok())
+    }
+
+    /// Returns what images leave free of the disk.
+    #[must_use]
+    pub fn reserve(&self) -> Reserve {
+        self.inner.config.reserve
     }
 
     /// Returns what the files of the image with this name or digest take, if it is in the store.

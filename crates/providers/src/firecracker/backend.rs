@@ -418,7 +418,8 @@ impl FirecrackerBackend {
         }
         let drive = self.image_files.of(image, self.parts.images.as_ref()).await.map_err(not_written)?;
         fs::hard_link(&drive, room.file(room::IMAGE)).map_err(not_written)?;
-        let making = has_template.then(|| self.templates.begin(&properties)).flatten();
+        let reserve = self.parts.images.as_ref().map_or(0, |images| images.reserve().bytes);
+        let making = has_template.then(|| self.templates.begin(&properties, reserve)).flatten();
         Ok(making.map_or(Origin::Boot, |making| {
             let size = (boot.memory_mb, boot.vcpus.into(), Drives::size_mb(plan.resources.disk_mb));
             let mut record = SavedRecord::new(&found.version, properties.image, size);

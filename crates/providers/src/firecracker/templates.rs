@@ -24,7 +24,7 @@ use super::room::{IMAGE, Room};
 use super::saved::{Checks, Saved, SavedRecord};
 use crate::{ImageSnapshot, ImageSnapshots};
 
-/// Bytes of the disk that are free beside what a template takes while it is made.
+/// Least bytes of the disk that are free beside what a template takes while it is made.
 const ROOM_LEFT: u64 = 1 << 30;
 /// Time in which no template is made of what none could be made of.
 const REST: Duration = Duration::from_secs(60);
@@ -161,8 +161,8 @@ impl Templates {
     }
 
     /// Returns the turn to make the template with these properties, unless it is made already, or cannot
-    /// be.
-    pub(super) fn begin(&self, properties: &Properties<'_>) -> Option<Making> {
+    /// be: `reserve` bytes of the disk stay free.
+    pub(super) fn begin(&self, properties: &Properties<'_>, reserve: u64) -> Option<Making> {
         // One that takes more than all may would be removed at once, and made again by the next machine.
         let bytes = u64::from(properties.memory_mb) << 20;
         if bytes > self.bytes_max {
@@ -170,7 +170,7 @@ impl Templates {
         }
         // Until its pages of zeros are found it takes all of the memory, and on a full disk boxes are ended.
         if host_disk::Room::of(&self.dir)
-            .is_ok_and(|room| room.bytes < bytes.saturating_mul(2).saturating_add(ROOM_LEFT))
+            .is_ok_and(|room| room.bytes < bytes.saturating_mul(2).saturating_add(reserve.max(ROOM_LEFT)))
         {
             return None;
         }

@@ -199,3 +199,19 @@ async fn a_server_that_is_killed_while_it_makes_the_image_leaves_no_box() {
     let copy = server.spawn_with(body).await;
     assert_eq!(server.output(&copy, "stat -c %s /srv/large").await, "200000000\n");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holes_of_files_take_no_disk_on_another_provider() {
+    let Some(server) = server().await else { return };
+    let id = server.spawn_with(json!({"memory_mb": 128})).await;
+    server.output(&id, "truncate -s 209715200 sparse; echo end >> sparse; truncate -s 60000 small; sync").await;
+    let snapshot = take_id(&server, &id).await;
+    let copy = server.spawn_with(json!({"snapshot": snapshot, "provider": "proot"})).await;
+    let shown = server.output(&copy, "stat -c %s sparse small; tail -c 4 sparse").await;
+    assert_eq!(shown, "209715204\n60000\nend\n");
+    let blocks = server.output(&copy, "stat -c %b sparse small").await;
+    let blocks: u64 = blocks.lines().map(|blocks| blocks.parse::<u64>().unwrap()).sum();
+    assert!(blocks * 512 < 1 << 20, "{blocks}");
+    let bytes = image(&server, &name_of(&snapshot)).await.unwrap()["size_bytes"].as_u64().unwrap();
+    assert!(bytes < 100 << 20, "{bytes}");
+}
