@@ -14,6 +14,7 @@ mod descriptors;
 mod devices;
 mod divert;
 mod go;
+mod inner_mounts;
 pub(super) mod machine;
 mod mount_point;
 mod mounts;

@@ -6,11 +6,11 @@ use guest_protocol::{Launch, Overlay, Storage};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change, move_mount,
-    open_tree, unmount,
+    MountFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags, mount, mount_change, move_mount, unmount,
 };
 
-use super::mount_point::{attach_one, make_dir, mount_options};
+use super::inner_mounts::{self, InnerMounts};
+use super::mount_point::{attach_one, copied, make_dir, mount_layers, mount_options};
 use super::refused::{At, Refused};
 use super::shares::Part;
 use super::size::Shown;
@@ -41,10 +41,19 @@ pub(super) fn enter(
     let root = format!("{stage}/root");
     make_dir(&root)?;
     let mut layers = layers.into_iter();
+    let inner = InnerMounts::read();
     for overlay in &launch.overlays {
         let mut lower: Vec<String> = snapshot.iter().filter_map(|layer| part_of(layer, &overlay.name)).collect();
         lower.extend(layers.by_ref().take(overlay.lower.len()));
-        mount_overlay(&root, stage, overlay, &lower)?;
+        let inner = inner.of(overlay);
+        match lower.as_slice() {
+            // The kernel makes no overlay of a directory that has mounts of another owner below it.
+            [layer] if !inner.is_empty() && launch.id_base.is_none() => {
+                inner_mounts::cover_around(&root, stage, overlay, layer, &inner)?;
+            }
+            _ => mount_overlay(&root, stage, overlay, &lower)?,
+        }
+        inner_mounts::show(&root, launch, &inner)?;
     }
     // Built here, where no file of an image is in the way. The kernel allows no new view of
     // processes once the old one is unmounted.
@@ -84,16 +93,13 @@ pub(super) fn move_into(mount: &str, root: &OwnedFd, name: &str) -> Result<(), E
 /// Takes the layers in the child, as they are, for a launcher without privileges.
 fn own_mounts(launch: &Launch) -> Result<Vec<OwnedFd>, Refused> {
     // Mounts below a layer are locked to it, so they must come along.
-    const RECURSIVE: u32 = 0x8000;
-    let flags =
-        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::from_bits_retain(RECURSIVE);
     let storage = match &launch.storage {
         Storage::Directory(dir) => Some(dir),
         Storage::Image(_) => return Err(Errno::PERM).at("mount the box's image"),
         Storage::TmpfsMb(_) => None,
     };
     let layers = launch.overlays.iter().flat_map(|overlay| &overlay.lower);
-    layers.chain(storage).map(|path| open_tree(CWD, path.as_str(), flags).at("take a layer")).collect()
+    layers.chain(storage).map(|path| copied(path.as_str()).at("take a layer")).collect()
 }
 
 fn cover() -> Result<&'static str, Refused> {
@@ -152,16 +158,10 @@ fn mount_storage(target: &str, size_mb: u32, launch: &Launch) -> Result<(), Refu
     Ok(())
 }
 
-/// Mounts an overlay. `volatile`: discarded changes need not be synced at the end. `userxattr`: the
-/// only attributes that a user namespace may set.
 fn mount_overlay(root: &str, stage: &str, overlay: &Overlay, lower: &[String]) -> Result<(), Refused> {
-    let (lower, name) = (lower.join(":"), &overlay.name);
-    let options = mount_options(format!(
-        "lowerdir={lower},upperdir={stage}/storage/{name}/upper,workdir={stage}/storage/{name}/work,userxattr,volatile"
-    ))?;
+    let (lower, storage) = (lower.join(":"), format!("{stage}/storage/{}", overlay.name));
     let target = format!("{root}{}", overlay.target);
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    mount("overlay", target.as_str(), "overlay", flags, options.as_c_str()).at("mount an overlay")
+    mount_layers(&target, &lower, &format!("{storage}/upper"), &format!("{storage}/work"))
 }
 
 fn pivot(root: &str) -> Result<(), Refused> {

@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
+use rustix::mount::MountAttrFlags;
 use rustix::process::Pid;
 
 /// Namespaces and further flags of [`clone3`].
@@ -74,21 +75,29 @@ pub(crate) fn clone3(flags: CloneFlags, exit_signal: i32, cgroup: Option<Borrowe
 /// Maps everything below a detached mount to the ids of a user namespace.
 pub(crate) fn idmap_mount(mount: impl AsFd, user_namespace: impl AsFd) -> Result<(), Errno> {
     const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
+    let userns_fd = u64::from(user_namespace.as_fd().as_raw_fd().unsigned_abs());
+    set_attributes(mount, &MountAttr { attr_set: MOUNT_ATTR_IDMAP, userns_fd, ..MountAttr::default() })
+}
+
+/// Lets nothing be written through a mount and those below it, and no program of them get rights.
+pub(crate) fn make_read_only(mount: impl AsFd) -> Result<(), Errno> {
+    let flags =
+        MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    set_attributes(mount, &MountAttr { attr_set: u64::from(flags.bits()), ..MountAttr::default() })
+}
+
+/// `struct mount_attr` of the kernel.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct MountAttr {
+    attr_set: u64,
+    attr_clr: u64,
+    propagation: u64,
+    userns_fd: u64,
+}
+
+fn set_attributes(mount: impl AsFd, attr: &MountAttr) -> Result<(), Errno> {
     const AT_RECURSIVE: u32 = 0x8000;
-    /// `struct mount_attr` of the kernel.
-    #[repr(C)]
-    struct MountAttr {
-        attr_set: u64,
-        attr_clr: u64,
-        propagation: u64,
-        userns_fd: u64,
-    }
-    let attr = MountAttr {
-        attr_set: MOUNT_ATTR_IDMAP,
-        attr_clr: 0,
-        propagation: 0,
-        userns_fd: u64::from(user_namespace.as_fd().as_raw_fd().unsigned_abs()),
-    };
     let flags = u32::try_from(libc::AT_EMPTY_PATH).unwrap_or(0) | AT_RECURSIVE;
     #[expect(unsafe_code, reason = "no library offers mount_setattr")]
     // SAFETY: the path is a C string, `attr` a valid mount_attr of the size given.
@@ -98,7 +107,7 @@ pub(crate) fn idmap_mount(mount: impl AsFd, user_namespace: impl AsFd) -> Result
             mount.as_fd().as_raw_fd(),
             c"".as_ptr(),
             flags,
-            &raw const attr,
+            std::ptr::from_ref(attr),
             size_of::<MountAttr>(),
         )
     };

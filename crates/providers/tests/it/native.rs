@@ -5,6 +5,7 @@ mod capabilities;
 mod cleanup;
 mod groups;
 mod harness;
+mod host_mounts;
 mod hostile;
 mod images;
 mod isolation;
