@@ -2,11 +2,15 @@
 //! without information about the host.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use guest_protocol::Defaults;
 
@@ -44,6 +48,8 @@ const ETC_COPIED: [&str; 24] = [
 const ETC_COPIED_PREFIXES: [&str; 3] = ["java-", "python3.", "perl"];
 /// Size above which a file is not copied: it is no plain configuration.
 const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Number of times that a skeleton is made which another server removes meanwhile.
+const ATTEMPTS_MAX: usize = 5;
 /// Most entries of the root; no usual `/etc` holds more.
 const ENTRIES_MAX: usize = 50_000;
 /// Links or directories of the root that may lead into `/usr`.
@@ -147,6 +153,9 @@ pub(crate) struct HostRootfs {
     /// Directories of the host's root that hold programs and are shown as they are: `/usr`, and
     /// on old systems `/bin` and the like.
     pub(crate) shown: Vec<String>,
+    /// The directory itself, locked: a provider that is opened on the same folder after the host's
+    /// `/etc` has changed makes another, and must not remove this one.
+    _held: Arc<File>,
 }
 
 /// Entry of the skeleton.
@@ -189,21 +198,13 @@ impl HostRootfs {
         let mut hasher = DefaultHasher::new();
         items.hash(&mut hasher);
         let path = base.join(format!("host-{:016x}", hasher.finish()));
-        if path.is_dir() {
-            return Ok(HostRootfs { path, shown });
+        for _ in 0..ATTEMPTS_MAX {
+            if let Some(held) = hold(&path)? {
+                return Ok(HostRootfs { path, shown, _held: Arc::new(held) });
+            }
+            write_items(base, &path, &items)?;
         }
-        let unfinished = base.join(format!("host-new-{}", std::process::id()));
-        host_disk::remove_tree(&unfinished)?;
-        fs::DirBuilder::new().mode(0o755).create(&unfinished)?;
-        for item in &items {
-            item.write(&unfinished)?;
-        }
-        match fs::rename(&unfinished, &path) {
-            // Another server on the same folder has just made it, with the same content.
-            Err(_) if path.is_dir() => host_disk::remove_tree(&unfinished)?,
-            outcome => outcome?,
-        }
-        Ok(HostRootfs { path, shown })
+        Err(io::Error::other(format!("{} is removed again and again", path.display())))
     }
 
     /// Removes skeletons below `base` that neither this server nor a box in `used` needs.
@@ -212,10 +213,43 @@ impl HostRootfs {
             let path = entry?.path();
             let ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("host-"));
             if ours && path != self.path && !used.iter().any(|used| Path::new(used) == path) {
-                host_disk::remove_tree(&path)?;
+                let dir = File::open(&path)?;
+                match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+                    Ok(()) => host_disk::remove_tree(&path)?,
+                    // Another provider makes boxes of it.
+                    Err(Errno::WOULDBLOCK) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
             }
         }
         Ok(())
+    }
+}
+
+/// Opens and locks a skeleton, so that no other provider removes it; `None` if it does not exist.
+fn hold(path: &Path) -> io::Result<Option<File>> {
+    let dir = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    flock(&dir, FlockOperation::LockShared)?;
+    // It may have been removed in between.
+    let is_there = fs::metadata(path).is_ok_and(|found| dir.metadata().is_ok_and(|held| held.ino() == found.ino()));
+    Ok(is_there.then_some(dir))
+}
+
+/// Makes the skeleton at `path`, or finds the one of another server on the same folder.
+fn write_items(base: &Path, path: &Path, items: &[Item]) -> io::Result<()> {
+    let unfinished = base.join(format!("host-new-{}", std::process::id()));
+    host_disk::remove_tree(&unfinished)?;
+    fs::DirBuilder::new().mode(0o755).create(&unfinished)?;
+    for item in items {
+        item.write(&unfinished)?;
+    }
+    match fs::rename(&unfinished, path) {
+        // With the same content.
+        Err(_) if path.is_dir() => host_disk::remove_tree(&unfinished),
+        outcome => outcome,
     }
 }
 
@@ -358,21 +392,36 @@ fn copy(host: &Path, path: &Path, items: &mut Vec<Item>) -> io::Result<()> {
         }
         let mode = metadata.permissions().mode();
         if metadata.is_symlink() {
-            items.push(Item::Link { target: fs::read_link(host.join(&path))?, path });
+            let Some(target) = present(&path, fs::read_link(host.join(&path)))? else { continue };
+            items.push(Item::Link { target, path });
         } else if metadata.is_dir() && mode & 0o005 == 0o005 {
-            let mut below: Vec<PathBuf> = fs::read_dir(host.join(&path))?
-                .map(|entry| Ok(path.join(entry?.file_name())))
-                .collect::<io::Result<_>>()?;
+            let Some(entries) = present(&path, fs::read_dir(host.join(&path)))? else { continue };
+            let mut below: Vec<PathBuf> =
+                entries.map(|entry| Ok(path.join(entry?.file_name()))).collect::<io::Result<_>>()?;
             // A fixed order gives the same name at every start.
             below.sort_by(|a, b| b.cmp(a));
             items.push(Item::Dir { path, mode: 0o755 });
             waiting.extend(below);
         } else if metadata.is_file() && mode & 0o004 != 0 && metadata.len() <= FILE_BYTES_MAX {
-            let content = fs::read(host.join(&path))?;
+            let Some(content) = present(&path, fs::read(host.join(&path)))? else { continue };
             items.push(Item::File { path, mode: 0o644 | mode & 0o111, content });
         }
     }
     Ok(())
+}
+
+/// Returns what was found at `path` of the host; `None` if it was removed, or replaced by something of
+/// another kind, after it was listed: packages of the host come and go.
+fn present<T>(path: &Path, found: io::Result<T>) -> io::Result<Option<T>> {
+    use io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound};
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if matches!(error.kind(), NotFound | NotADirectory | IsADirectory | InvalidInput) => {
+            tracing::info!(path = %path.display(), "a file of the host vanished while it was copied");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -414,5 +463,23 @@ mod test {
         again.remove_others(base.path(), &used).unwrap();
         assert!(again.path.is_dir() && base.path().join("host-1111111111111111").is_dir());
         assert!(!base.path().join("host-0000000000000000").exists());
+    }
+
+    #[test]
+    fn a_skeleton_that_a_provider_makes_boxes_of_outlives_a_later_one() {
+        let base = tempfile::tempdir().unwrap();
+        let first = HostRootfs::make(base.path()).unwrap();
+        // As if packages of the host had changed its `/etc` in between.
+        let path = base.path().join("host-1111111111111111");
+        fs::create_dir(&path).unwrap();
+        let held = hold(&path).unwrap().expect("it exists");
+        let later = HostRootfs { path: path.clone(), shown: Vec::new(), _held: Arc::new(held) };
+        later.remove_others(base.path(), &[]).unwrap();
+        assert!(first.path.is_dir());
+        first.remove_others(base.path(), &[]).unwrap();
+        assert!(path.is_dir());
+        drop(later);
+        first.remove_others(base.path(), &[]).unwrap();
+        assert!(!path.exists());
     }
 }

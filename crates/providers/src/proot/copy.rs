@@ -7,6 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -67,7 +68,7 @@ fn copy(
     let mut times = Vec::new();
     let mut reflinks = true;
     while let Some(path) = waiting.pop() {
-        let source = below(&copier.from, &path).map_err(readable(&path))?;
+        let Some(source) = present(&path, below(&copier.from, &path).map_err(readable(&path)))? else { continue };
         let target = below(&copier.to, &path)?;
         for entry in Dir::read_from(&source)? {
             let entry = entry?;
@@ -81,8 +82,8 @@ fn copy(
             if entries > ENTRIES_MAX {
                 return Err(Unfit::because(format!("there are more than {ENTRIES_MAX} files")));
             }
-            let stat =
-                statat(&source, name, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from).map_err(readable(&path))?;
+            let stat = statat(&source, name, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from);
+            let Some(stat) = present(&below, stat.map_err(readable(&path)))? else { continue };
             let name = Path::new(std::ffi::OsStr::from_bytes(bytes));
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => {
@@ -93,13 +94,20 @@ fn copy(
                     }
                     times.push((below, times_of(&stat)));
                 }
-                FileType::RegularFile if copier.link_again(&target, &below, &stat)? => {}
                 FileType::RegularFile => {
                     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                     let from = openat(&source, name, flags, Mode::empty()).map_err(io::Error::from);
-                    copier.file(from.map_err(readable(&below))?, &target, name, &stat, &mut reflinks)?;
+                    let Some(from) = present(&below, from.map_err(readable(&below)))? else { continue };
+                    // After the file was opened: the first of its names must be one of the copy.
+                    if !copier.link_again(&target, &below, &stat)? {
+                        copier.file(from, &target, name, &stat, &mut reflinks)?;
+                    }
                 }
-                FileType::Symlink => copier.link(&source, &target, name, &stat)?,
+                FileType::Symlink => {
+                    let leads_to = readlinkat(&source, name, Vec::new()).map_err(io::Error::from);
+                    let Some(leads_to) = present(&below, leads_to)? else { continue };
+                    copier.link(&leads_to, &target, name, &stat)?;
+                }
                 FileType::Fifo => copier.fifo(&target, name, &stat)?,
                 FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice | FileType::Unknown => {}
             }
@@ -109,6 +117,23 @@ fn copy(
         futimens(below(&copier.to, &path)?, &times)?;
     }
     Ok(())
+}
+
+/// Returns what was found of the source at `path`; `None` if it was removed, or replaced by something of another
+/// kind, after it was listed. The copy is then made without it: packages of the host come and go.
+fn present<T>(path: &Path, found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if has_vanished(&error) => {
+            tracing::info!(path = %path.display(), "a file vanished while it was copied; the copy is made without it");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn has_vanished(error: &io::Error) -> bool {
+    [Some(Errno::NOENT), Some(Errno::NOTDIR), Some(Errno::LOOP)].contains(&Errno::from_io_error(error))
 }
 
 /// Returns the error for a file that its owner may not read. Only a server that runs as root reads it all the same.
@@ -179,7 +204,9 @@ impl Copier {
         let to = openat(target, name, DIR, Mode::empty())?;
         if self.linked.is_some() {
             let from = openat(source, name, DIR, Mode::empty()).map_err(io::Error::from);
-            copy_attributes(&from.map_err(readable(path))?, &to)?;
+            if let Some(from) = present(path, from.map_err(readable(path)))? {
+                copy_attributes(&from, &to)?;
+            }
         }
         self.settle(&to, stat, 0o700)
     }
@@ -212,8 +239,8 @@ impl Copier {
         Ok(futimens(&to, &times_of(stat))?)
     }
 
-    fn link(&self, source: &OwnedFd, target: &OwnedFd, name: &Path, stat: &Stat) -> io::Result<()> {
-        symlinkat(readlinkat(source, name, Vec::new())?, target, name)?;
+    fn link(&self, leads_to: &CStr, target: &OwnedFd, name: &Path, stat: &Stat) -> io::Result<()> {
+        symlinkat(leads_to, target, name)?;
         let (uid, gid) = self.owner();
         chownat(target, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(utimensat(target, name, &times_of(stat), AtFlags::SYMLINK_NOFOLLOW)?)
@@ -399,6 +426,45 @@ mod test {
         let refused = copied.unwrap_err();
         assert!(refused.get_ref().is_some_and(|cause| cause.is::<Unfit>()), "{refused:?}");
         assert_eq!(refused.to_string(), "/dir/secret cannot be read by its owner; give it `chmod u+rX`");
+    }
+
+    #[test]
+    fn files_that_vanish_while_they_are_copied_are_left_out() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let from = tempfile::tempdir().unwrap();
+        let dir = from.path().join("dir");
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("kept"), "kept").unwrap();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // As a package manager does: new names, then the old ones, of each kind.
+                while !is_done.load(Ordering::Relaxed) {
+                    for number in 0..100 {
+                        fs::write(dir.join(format!("{number}.new")), "new").unwrap();
+                        symlink("nowhere", dir.join(format!("{number}.link"))).unwrap();
+                        fs::create_dir(dir.join(format!("{number}.dir"))).unwrap();
+                    }
+                    for number in 0..100 {
+                        fs::rename(dir.join(format!("{number}.new")), dir.join("kept.other")).unwrap();
+                        fs::remove_file(dir.join(format!("{number}.link"))).unwrap();
+                        fs::remove_dir(dir.join(format!("{number}.dir"))).unwrap();
+                    }
+                }
+            });
+            let outcomes: Vec<_> = (0..50)
+                .map(|_| {
+                    let to = tempfile::tempdir().unwrap();
+                    copy_tree(from.path(), to.path(), &[], None)?;
+                    copy_box(from.path(), tempfile::tempdir().unwrap().path(), None)?;
+                    fs::read_to_string(to.path().join("dir/kept"))
+                })
+                .collect();
+            is_done.store(true, Ordering::Relaxed);
+            for outcome in outcomes {
+                assert_eq!(outcome.unwrap(), "kept");
+            }
+        });
     }
 
     #[test]

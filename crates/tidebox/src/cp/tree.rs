@@ -85,28 +85,47 @@ impl Packing<'_> {
         let mut pending = vec![PathBuf::new()];
         while let Some(dir) = pending.pop() {
             let here = self.root.join(&dir);
-            for entry in here.read_dir().map_err(|error| of(&here, &error))? {
+            let entries = match here.read_dir() {
+                // What is removed after it was listed is left out.
+                Err(error) if has_vanished(&error) && here != self.root => continue,
+                entries => entries.map_err(|error| of(&here, &error))?,
+            };
+            for entry in entries {
                 let name = dir.join(entry.map_err(|error| of(&here, &error))?.file_name());
                 let path = self.root.join(&name);
                 let failed = |error: io::Error| of(&path, &error);
-                let metadata = path.symlink_metadata().map_err(failed)?;
+                let metadata = match path.symlink_metadata() {
+                    Err(error) if has_vanished(&error) => continue,
+                    metadata => metadata.map_err(failed)?,
+                };
                 let kind = metadata.file_type();
                 if kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device() {
                     left_out += 1;
                     continue;
                 }
-                self.time(&metadata)?;
                 if kind.is_dir() {
+                    self.time(&metadata)?;
                     let mut header = header(EntryType::Directory, &metadata);
                     self.builder.append_data(&mut header, name.join(""), io::empty()).map_err(failed)?;
                     pending.push(name);
                 } else if kind.is_symlink() {
-                    let target = path.read_link().map_err(failed)?;
+                    let target = match path.read_link() {
+                        Err(error) if has_vanished(&error) => continue,
+                        target => target.map_err(failed)?,
+                    };
+                    self.time(&metadata)?;
                     self.builder
                         .append_link(&mut header(EntryType::Symlink, &metadata), &name, target)
                         .map_err(failed)?;
                 } else {
-                    self.file(&name, &path, &metadata).map_err(failed)?;
+                    // Without a wait for a writer, should a FIFO have taken its place.
+                    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+                    let file = match File::options().read(true).custom_flags(flags).open(&path) {
+                        Err(error) if has_vanished(&error) => continue,
+                        file => file.map_err(failed)?,
+                    };
+                    self.time(&metadata)?;
+                    self.file(&name, file, &metadata).map_err(failed)?;
                 }
             }
         }
@@ -115,7 +134,7 @@ impl Packing<'_> {
         Ok(left_out)
     }
 
-    fn file(&mut self, name: &Path, path: &Path, metadata: &Metadata) -> io::Result<()> {
+    fn file(&mut self, name: &Path, file: File, metadata: &Metadata) -> io::Result<()> {
         if metadata.nlink() > 1 {
             match self.shared.get(&(metadata.dev(), metadata.ino())) {
                 Some(first) => {
@@ -125,8 +144,6 @@ impl Packing<'_> {
                 None => drop(self.shared.insert((metadata.dev(), metadata.ino()), name.to_owned())),
             }
         }
-        // Without a wait for a writer, should a FIFO have taken its place.
-        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?;
         let mut header = header(EntryType::Regular, metadata);
         header.set_size(metadata.len());
         self.builder.append_data(&mut header, name, Whole { file, left: metadata.len() })
@@ -141,6 +158,10 @@ impl Packing<'_> {
         let time = format!("{}.{:09}", metadata.mtime(), metadata.mtime_nsec());
         self.builder.append_pax_extensions([("mtime", time.as_bytes())])
     }
+}
+
+fn has_vanished(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
 }
 
 /// Content of a file, with as many bytes as were announced.

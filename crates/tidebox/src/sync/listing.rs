@@ -7,6 +7,7 @@ use api::ManifestEntry;
 use guest_protocol::file_text::escaped;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
+use rustix::io::Errno;
 
 use super::steps::{OPEN_DIR, is_temporary, open_steps, split};
 
@@ -97,10 +98,17 @@ pub fn local(root: &OwnedFd) -> std::io::Result<Tree> {
     tree.entries.insert(Vec::new(), entry(Kind::Directory, &stat));
     let mut pending = vec![Vec::new()];
     while let Some(dir) = pending.pop() {
-        let failed = |path: &[u8], errno: rustix::io::Errno| {
+        let failed = |path: &[u8], errno: Errno| {
             std::io::Error::new(std::io::Error::from(errno).kind(), format!("{}: {errno}", shown(path)))
         };
-        let opened = open_steps(root, &dir).map_err(|errno| failed(&dir, errno))?;
+        let opened = match open_steps(root, &dir) {
+            // It was removed after it was listed.
+            Err(Errno::NOENT) if !dir.is_empty() => {
+                tree.entries.remove(&dir);
+                continue;
+            }
+            opened => opened.map_err(|errno| failed(&dir, errno))?,
+        };
         let entries = openat(&opened, ".", OPEN_DIR, Mode::empty()).and_then(Dir::new);
         for read in entries.map_err(|errno| failed(&dir, errno))? {
             let read = read.map_err(|errno| failed(&dir, errno))?;
@@ -113,14 +121,21 @@ pub fn local(root: &OwnedFd) -> std::io::Result<Tree> {
                 tree.temporary.push(path);
                 continue;
             }
-            let stat = statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| failed(&path, errno))?;
+            let stat = match statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW) {
+                // As above.
+                Err(Errno::NOENT) => continue,
+                stat => stat.map_err(|errno| failed(&path, errno))?,
+            };
             let kind = match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => {
                     pending.push(path.clone());
                     Kind::Directory
                 }
                 FileType::Symlink => {
-                    let target = readlinkat(&opened, name, Vec::new()).map_err(|errno| failed(&path, errno))?;
+                    let target = match readlinkat(&opened, name, Vec::new()) {
+                        Err(Errno::NOENT) => continue,
+                        target => target.map_err(|errno| failed(&path, errno))?,
+                    };
                     Kind::Link { target: target.into_bytes() }
                 }
                 FileType::RegularFile => {
@@ -351,6 +366,32 @@ mod test {
     fn of(line: &str) -> Result<Tree, String> {
         let end = r#"{"type":"end","entries":2,"unreadable":0}"#;
         read(&[ROOT, line, end])
+    }
+
+    #[test]
+    fn files_that_vanish_while_they_are_listed_are_left_out() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("kept"), "kept").unwrap();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    let names: Vec<_> = (0..50).map(|number| folder.path().join(number.to_string())).collect();
+                    for name in &names {
+                        std::fs::create_dir(name).unwrap();
+                        std::os::unix::fs::symlink("nowhere", name.join("link")).unwrap();
+                    }
+                    names.iter().for_each(|name| std::fs::remove_dir_all(name).unwrap());
+                }
+            });
+            let root = rustix::fs::open(folder.path(), OPEN_DIR, Mode::empty()).unwrap();
+            let outcomes: Vec<_> = (0..100).map(|_| local(&root)).collect();
+            is_done.store(true, Ordering::Relaxed);
+            for outcome in outcomes {
+                assert!(outcome.unwrap().entries.contains_key(&b"kept"[..]));
+            }
+        });
     }
 
     #[test]
