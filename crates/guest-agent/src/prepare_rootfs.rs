@@ -19,6 +19,9 @@ use crate::failure::reason;
 use crate::files::write::make_dir_and_parents;
 use crate::users::{self, Ids};
 
+const HOSTS: &str = "/etc/hosts";
+/// Largest such file that is read for the name of the host. A larger one is a list of advertisers.
+const HOSTS_BYTES_MAX: u64 = 1024 * 1024;
 /// Directory of commands if neither the request nor the image names one.
 const WORKSPACE: &str = "/workspace";
 /// Directories that programs expect, and their modes.
@@ -41,6 +44,9 @@ pub(crate) fn furnish(boot: &Boot) -> Vec<String> {
     for (file, content) in named_files(&hostname).into_iter().chain([("/etc/resolv.conf", String::new())]) {
         note(file, fill(file, &content));
     }
+    // One of the image knows the name of the machine that it was made on, at most.
+    let named = name_host(HOSTS, &hostname);
+    note(HOSTS, named.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)));
     let workdir = default_workdir(boot);
     if workdir != WORKSPACE {
         note(workdir, make_dir_and_parents(workdir.as_bytes()));
@@ -57,7 +63,7 @@ pub(crate) fn furnish(boot: &Boot) -> Vec<String> {
 /// Returns the files that name the host.
 fn named_files(hostname: &str) -> [(&'static str, String); 2] {
     let hosts = format!("127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n");
-    [("/etc/hostname", format!("{hostname}\n")), ("/etc/hosts", hosts)]
+    [("/etc/hostname", format!("{hostname}\n")), (HOSTS, hosts)]
 }
 
 /// Replaces the name of the host in the files that [`furnish`] has made, and leaves others.
@@ -66,6 +72,31 @@ pub(crate) fn rename_host(earlier: &str, hostname: &str) {
         // One that cannot be written keeps the name.
         let _ = replace(file, &before, &now);
     }
+    let _ = name_host(HOSTS, hostname);
+}
+
+/// Adds a line for the name of the host to a regular file that has none, and leaves others.
+fn name_host(path: &str, hostname: &str) -> std::io::Result<()> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = match open(path, flags, Mode::empty()) {
+        // The image has a link here, or nothing could be made.
+        Err(Errno::LOOP | Errno::NOENT | Errno::NXIO | Errno::ISDIR) => return Ok(()),
+        opened => File::from(opened?),
+    };
+    let metadata = file.metadata()?;
+    let size = metadata.len();
+    if !metadata.is_file() || size > HOSTS_BYTES_MAX {
+        return Ok(());
+    }
+    let mut content = vec![0; usize::try_from(size).unwrap_or(0)];
+    file.read_exact_at(&mut content, 0)?;
+    let text = String::from_utf8_lossy(&content);
+    let names = text.lines().flat_map(|line| line.split('#').next().unwrap_or("").split_whitespace().skip(1));
+    if names.into_iter().any(|name| name == hostname) {
+        return Ok(());
+    }
+    let before = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    file.write_all_at(format!("{before}127.0.0.1\t{hostname}\n").as_bytes(), size)
 }
 
 /// Replaces the content of a regular file that has `before`, and leaves others. What the box has put in its place
@@ -166,6 +197,27 @@ mod test {
     use rustix::fs::mknodat;
 
     use super::*;
+
+    #[test]
+    fn the_name_of_the_host_is_added_to_hosts_that_lack_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("hosts");
+        let path = path.to_str().unwrap();
+        for (content, after) in [
+            ("127.0.0.1 localhost", "127.0.0.1 localhost\n127.0.0.1\tbox\n"),
+            ("127.0.0.1 localhost # box\n", "127.0.0.1 localhost # box\n127.0.0.1\tbox\n"),
+            ("::1 box\n", "::1 box\n"),
+            ("127.0.0.1 inbox\n", "127.0.0.1 inbox\n127.0.0.1\tbox\n"),
+        ] {
+            std::fs::write(path, content).unwrap();
+            name_host(path, "box").unwrap();
+            name_host(path, "box").unwrap();
+            assert_eq!(std::fs::read_to_string(path).unwrap(), after);
+        }
+        std::fs::remove_file(path).unwrap();
+        name_host(path, "box").unwrap();
+        assert!(!std::path::Path::new(path).exists());
+    }
 
     #[test]
     fn only_a_file_that_was_made_for_the_box_gets_another_name() {

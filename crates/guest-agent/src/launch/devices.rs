@@ -38,9 +38,15 @@ pub(super) const LINKS: [(&str, &str); 5] = [
 ///
 /// `null` is the file that covers masked files: the box's null device or an empty file.
 /// `part` is that of the users of a new user namespace; a slot has the namespace of its box.
-pub(super) fn mount_proc(target: &str, null: &str, part: Option<Part>) -> Result<(), Refused> {
+///
+/// `pings` are the groups of the box whose programs may send echo requests without rights.
+pub(super) fn mount_proc(target: &str, null: &str, part: Option<Part>, pings: Option<&str>) -> Result<(), Refused> {
     let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", target, "proc", plain, None).at("mount /proc")?;
+    if let Some(groups) = pings {
+        // A kernel without the file has no such sockets.
+        let _ = std::fs::write(format!("{target}/sys/net/ipv4/ping_group_range"), groups);
+    }
     if let Some(part) = part {
         shares::bound_the_namespace(target, part)?;
     }

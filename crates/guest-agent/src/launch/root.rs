@@ -62,7 +62,7 @@ pub(super) fn enter(
     let null = if devices.is_some() { format!("{dev}/null") } else { devices::make_empty(&format!("{stage}/empty"))? };
     devices::mount_dev(&dev, launch.shm_mb, devices)?;
     make_dir(&proc)?;
-    devices::mount_proc(&proc, &null, launch.slot.is_none().then(|| Part::of(launch)))?;
+    devices::mount_proc(&proc, &null, launch.slot.is_none().then(|| Part::of(launch)), pings(launch))?;
     let shown = launch.size_view.as_ref().map(|view| size::show(view, stage, &proc)).transpose()?;
     let root_dir = rustix::fs::open(&root, DIRECTORY_ITSELF, Mode::empty()).at("enter the box's root")?;
     move_into(&proc, &root_dir, "proc").at("attach /proc")?;
@@ -72,6 +72,16 @@ pub(super) fn enter(
     }
     pivot(&root)?;
     Ok(shown)
+}
+
+/// Returns the groups whose programs may ping: all that the box has. Where every address leads to the agent, the
+/// kernel would answer for each, so programs are refused there.
+fn pings(launch: &Launch) -> Option<&'static str> {
+    match (launch.transparent, launch.id_base) {
+        (true, _) => None,
+        (false, Some(_)) => Some("0 65535"),
+        (false, None) => Some("0 0"),
+    }
 }
 
 /// Moves a mount to the directory `name` of the box's root. A file that is not a directory is

@@ -19,7 +19,7 @@ use crate::{Chain, Error, Facts, Isolation, LimitKind};
 /// Disk of the box that probes for image files.
 const DISK_MB: u32 = 16;
 
-const SHARED_DEVICES: &str = "The server may not make device nodes: /dev/null and its like are the very files of the host in all boxes, so a lock that one box takes on them holds for all. Run the server as root with CAP_MKNOD.";
+const SHARED_DEVICES: &str = "The server may not make device nodes: /dev/null and its like are the very files of the host in all boxes, so a lock that one box takes on them holds for all";
 const SHARED_COUNTS: &str = "Boxes have no users of the host of their own: inotify instances and watches, message queues, waiting signals and timers of all boxes count for one user, and each box may take an eighth. Files watched by epoll, pages of pipes and descriptors on their way through sockets count for it as well, without a bound for one box: a box that takes them all makes pipes of others small, has them send no descriptors, and closes the server's API to new connections until the server has ended it. Run the server as root.";
 const NEVER_STOPPED: &str =
     "No control group can stop the processes of a box, so sandboxes cannot be paused and have no snapshots";
@@ -48,7 +48,7 @@ where
             let can = Capabilities { privileged: *privileged, disk_upper, ..Capabilities::default() };
             match try_box(backend, &probe::SIZE, can).await {
                 Ok(shares_devices) => {
-                    probe.missing.extend(shares_devices.then(|| SHARED_DEVICES.to_owned()));
+                    probe.missing.extend(shares_devices.then(|| shared_devices(is_root)));
                     settle(&mut probe, backend, can, is_root).await;
                     probe.missing.extend(cgroups.missing.iter().cloned());
                     let never = || format!("{NEVER_STOPPED}: {}.", remedy::of_missing_group());
@@ -61,6 +61,12 @@ where
     }
     probe.error = Some(probe.missing.first().cloned().unwrap_or_default());
     probe
+}
+
+fn shared_devices(is_root: bool) -> String {
+    // A user may make none, whatever else it may.
+    let way = if is_root { powers::way_to("CAP_MKNOD") } else { "start the server as root".to_owned() };
+    format!("{SHARED_DEVICES}: {way}.")
 }
 
 /// Completes a probe whose first box has answered.
@@ -92,7 +98,7 @@ where
     } else {
         probe.missing.push(SHARED_COUNTS.to_owned());
     }
-    probe.missing.extend(powers::missing().into_iter().map(str::to_owned));
+    probe.missing.extend(powers::missing());
 }
 
 pub(super) fn facts(probe: &Probe<Capabilities>, cgroups: &Cgroups, transparent: bool) -> Facts {
@@ -125,7 +131,7 @@ fn explain(error: &Error, can: Capabilities) -> String {
             "the kernel forbids user namespaces to this user: set the sysctls kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0 where they exist, or run the server as root".to_owned()
         }
         "map the user ids" | "map the group ids" => {
-            "the server lacks the capabilities SETUID and SETGID, or the ids are not its to give".to_owned()
+            format!("the server lacks CAP_SETUID or CAP_SETGID, or the ids are not its to give. For each of the two: {}", powers::way_to("CAP_SETUID"))
         }
         "map the ids of a layer" => "the kernel must be 5.19 or later, and the file system of /usr and of the data folder one that can be idmapped (ext4, xfs, btrfs)".to_owned(),
         "mount an overlay" if can.disk_upper => {

@@ -61,7 +61,7 @@ pub(super) fn facts<C>(probe: &Probe<C>, has_ids: bool, api_is_open: bool) -> Fa
         missing.push(ONE_USER.to_owned());
     }
     missing.push(SHARED.to_owned());
-    missing.extend(powers::missing().into_iter().map(str::to_owned));
+    missing.extend(powers::missing());
     missing.push(UNCOUNTED.to_owned());
     missing.extend(probe.error.clone());
     let version = probe.version.as_deref().unwrap_or_default();

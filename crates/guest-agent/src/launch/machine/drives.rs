@@ -64,7 +64,7 @@ impl Drives {
         [&dev, &proc, &sys].into_iter().try_for_each(|dir| make_dir(dir))?;
         let own = nodes::make()?.ok_or(Errno::PERM).at("make the devices")?;
         devices::mount_dev(&dev, machine.shm_mb, Some(own))?;
-        devices::mount_proc(&proc, &format!("{dev}/null"), Some(Part::WHOLE))?;
+        devices::mount_proc(&proc, &format!("{dev}/null"), Some(Part::WHOLE), Some("0 65535"))?;
         mount("sysfs", &sys, "sysfs", FILES | MountFlags::NOEXEC | MountFlags::RDONLY, None).at("mount /sys")?;
         let root = rustix::fs::open(ROOT, DIRECTORY_ITSELF, rustix::fs::Mode::empty()).at("open the box's root")?;
         for (view, name) in [(&dev, "dev"), (&proc, "proc"), (&sys, "sys")] {

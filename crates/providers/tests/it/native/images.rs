@@ -92,6 +92,24 @@ async fn a_setuid_program_of_an_image_gives_nothing() {
 }
 
 #[tokio::test]
+async fn a_box_finds_its_own_name_and_pings_itself_whatever_hosts_the_image_has() {
+    let Some(full) = fixtures::suite::full() else { return };
+    let image = full.and(&[Entry::file("etc/hosts", "127.0.0.1 localhost\n")]);
+    let provider = TestProvider::with_images(&[(FULL, image)]).await;
+    let sandbox = provider.start_with(spec_of(FULL)).await;
+    assert_eq!(sandbox.text("cat /etc/hosts").await, "127.0.0.1 localhost\n127.0.0.1\ttidebox\n");
+    let host = provider.start().await;
+    let ping = "
+import socket
+echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
+echo.settimeout(10)
+echo.sendto(bytes([8, 0, 0, 0, 0, 0, 0, 1]) + b'ping', ('127.0.0.1', 0))
+print(echo.recv(100)[-4:])";
+    let ran = host.python(ping).await;
+    assert_eq!(ran.stdout, "b'ping'\n", "{ran:?}");
+}
+
+#[tokio::test]
 async fn a_bounded_disk_bounds_a_box_of_an_image_too() {
     let Some(provider) = with_full_image().await else { return };
     let resources = Resources { disk_mb: 32, ..spec().resources };
