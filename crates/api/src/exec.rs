@@ -138,6 +138,10 @@ pub struct ExecResult {
     /// True if the memory limit ended the command or one of its children.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oom_killed: bool,
+    /// True if the box had reached its limit of processes and threads, `pids`, and the kernel refused
+    /// one while the command ran.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pids_exhausted: bool,
     /// True if output was dropped: it exceeded `limits.max_output_bytes`, or the caller's share of
     /// the server's memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -162,6 +166,10 @@ pub struct ExecChunk {
     /// True if the memory limit ended the command or one of its children; on `exit` only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oom_killed: bool,
+    /// True if the box had reached its limit of processes and threads, `pids`, and the kernel refused
+    /// one while the command ran; on `exit` only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pids_exhausted: bool,
 }
 
 /// Stream of a chunk.

@@ -53,6 +53,10 @@ pub struct Process {
     /// True if the memory limit ended it or one of its children.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oom_killed: bool,
+    /// True if the box had reached its limit of processes and threads, `pids`, and the kernel refused
+    /// one while it ran.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pids_exhausted: bool,
     /// Duration from its start to its end, such as `1.5s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration: Option<String>,

@@ -24,6 +24,9 @@ pub struct Sandbox {
     /// Size limit of its own file system in mebibytes; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_mb: Option<u32>,
+    /// Maximum number of processes and threads at once; 0 from a server that does not tell it.
+    #[serde(default)]
+    pub pids: u32,
     /// Time of the spawn request (RFC 3339, UTC).
     pub created_at: String,
     /// Time at which it is destroyed unless extended (RFC 3339, UTC).

@@ -178,6 +178,10 @@ pub enum SocketOutput {
         /// True if the memory limit ended the command or one of its children.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         oom_killed: bool,
+        /// True if the box had reached its limit of processes and threads, `pids`, and the kernel refused
+        /// one while the command ran.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pids_exhausted: bool,
     },
     /// No exit will follow; if the command ran, it was killed, unless it is a background process. The last
     /// message.

@@ -32,6 +32,10 @@ macro_rules! body_with_spawn_options {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(minimum = 0, maximum = 16_777_216)]
             pub disk_mb: Option<u32>,
+            /// Maximum number of processes and threads at once.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schema(minimum = 8, maximum = 4_194_304)]
+            pub pids: Option<u32>,
             /// True to start the image's entry point beside the sandbox's own init; its output is the
             /// console. False unless set.
             #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,10 +77,10 @@ macro_rules! with_spawn_options {
 
         impl From<crate::SpawnOptions> for $body {
             fn from(options: crate::SpawnOptions) -> Self {
-                let crate::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, auto_pause, prepare } =
+                let crate::SpawnOptions { image, provider, memory_mb, vcpus, disk_mb, pids, entrypoint, ttl, metadata, egress, auto_pause, prepare } =
                     options;
                 Self {
-                    image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, auto_pause, prepare,
+                    image, provider, memory_mb, vcpus, disk_mb, pids, entrypoint, ttl, metadata, egress, auto_pause, prepare,
                     $($own: Default::default(),)*
                 }
             }
@@ -84,8 +88,8 @@ macro_rules! with_spawn_options {
 
         impl From<$body> for crate::SpawnOptions {
             fn from(body: $body) -> Self {
-                let $body { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, auto_pause, prepare, .. } = body;
-                Self { image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl, metadata, egress, auto_pause, prepare }
+                let $body { image, provider, memory_mb, vcpus, disk_mb, pids, entrypoint, ttl, metadata, egress, auto_pause, prepare, .. } = body;
+                Self { image, provider, memory_mb, vcpus, disk_mb, pids, entrypoint, ttl, metadata, egress, auto_pause, prepare }
             }
         }
     };
@@ -110,7 +114,7 @@ mod test {
         TemplateSpawnRequest,
     };
 
-    const OPTIONS: &str = r#""image":"host","provider":"mock","memory_mb":64,"vcpus":2,"disk_mb":0,"entrypoint":true,"ttl":"1m","metadata":{"a":"b"},"egress":{"mode":"allow-list","allow":["a.example"],"secrets":["key"]},"auto_pause":"10m","prepare":[{"command":"true","mode":"shell"}]"#;
+    const OPTIONS: &str = r#""image":"host","provider":"mock","memory_mb":64,"vcpus":2,"disk_mb":0,"pids":64,"entrypoint":true,"ttl":"1m","metadata":{"a":"b"},"egress":{"mode":"allow-list","allow":["a.example"],"secrets":["key"]},"auto_pause":"10m","prepare":[{"command":"true","mode":"shell"}]"#;
 
     fn options() -> SpawnOptions {
         SpawnOptions {
@@ -119,6 +123,7 @@ mod test {
             memory_mb: Some(64),
             vcpus: Some(2),
             disk_mb: Some(0),
+            pids: Some(64),
             entrypoint: Some(true),
             ttl: Some("1m".to_owned()),
             metadata: Some(StringMap([("a".to_owned(), "b".to_owned())].into())),

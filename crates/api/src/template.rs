@@ -23,6 +23,9 @@ pub struct Template {
     /// Size limit of an own file system in mebibytes; 0 for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_mb: Option<u32>,
+    /// Maximum number of processes and threads at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u32>,
     /// True to start the image's entry point.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entrypoint: Option<bool>,

@@ -90,6 +90,9 @@ pub struct Exit {
     pub timed_out: bool,
     /// True if the memory limit ended the command or one of its children.
     pub oom_killed: bool,
+    /// True if the box had reached its limit of processes and threads, `pids`, and the kernel refused
+    /// one while the command ran.
+    pub pids_exhausted: bool,
 }
 
 /// Output of a running command. Dropping it ends the command.
@@ -314,8 +317,8 @@ impl Chunks {
                 let before = self.seq.replace(seq).unwrap_or(seq);
                 Ok((seq > before).then(|| Chunk::Gap(seq - before)))
             }
-            Ok(SocketOutput::Exit { exit_code, timed_out, oom_killed }) => {
-                Ok(Some(Chunk::Exit(Exit { code: exit_code, timed_out, oom_killed })))
+            Ok(SocketOutput::Exit { exit_code, timed_out, oom_killed, pids_exhausted }) => {
+                Ok(Some(Chunk::Exit(Exit { code: exit_code, timed_out, oom_killed, pids_exhausted })))
             }
             Ok(_) => Err(self.client.protocol("a message that no raw stream has".to_owned())),
             Err(error) => Err(self.client.protocol(format!("a message that cannot be read: {error}"))),
@@ -334,7 +337,8 @@ impl Chunks {
         match chunk.stream {
             ChunkStream::Exit => {
                 let code = chunk.data.parse().map_err(|_| wrong("its exit code is no number".into()))?;
-                let exit = Exit { code, timed_out: chunk.timed_out, oom_killed: chunk.oom_killed };
+                let ExecChunk { timed_out, oom_killed, pids_exhausted, .. } = chunk;
+                let exit = Exit { code, timed_out, oom_killed, pids_exhausted };
                 return Ok(Some(Chunk::Exit(exit)));
             }
             ChunkStream::Gap => {

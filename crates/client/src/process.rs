@@ -326,8 +326,8 @@ impl AttachedEvents {
                             return Ok(ProcessEvent::Gap(seq - before));
                         }
                     }
-                    Ok(SocketOutput::Exit { exit_code, timed_out, oom_killed }) => {
-                        return Ok(ProcessEvent::Exit(Exit { code: exit_code, timed_out, oom_killed }));
+                    Ok(SocketOutput::Exit { exit_code, timed_out, oom_killed, pids_exhausted }) => {
+                        return Ok(ProcessEvent::Exit(Exit { code: exit_code, timed_out, oom_killed, pids_exhausted }));
                     }
                     Ok(SocketOutput::Error { code, message }) => {
                         let status = StatusCode::SWITCHING_PROTOCOLS.as_u16();

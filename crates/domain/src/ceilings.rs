@@ -29,6 +29,9 @@ pub struct Configured {
     pub vcpus: Option<u32>,
     /// Ceiling on the size of a file system, in mebibytes.
     pub disk_mb: Option<u32>,
+    /// Ceiling on the number of processes and threads; `None` for the highest number that a runtime
+    /// accepts.
+    pub pids: Option<u32>,
 }
 
 /// Machine that a box would be made on.
@@ -56,6 +59,8 @@ pub struct Ceilings {
     pub vcpus: u32,
     /// Largest size limit of an own file system, in mebibytes.
     pub disk_mb: u32,
+    /// Largest number of processes and threads.
+    pub pids: u32,
     /// True if every sandbox gets a limit on its file system, since the ceiling was set on purpose:
     /// a sandbox without a limit would be above it.
     pub always_bounds_disk: bool,
@@ -80,6 +85,7 @@ impl SizeRules {
             memory_mb: fit(share(machine.memory_mb, MEMORY_SHARE), Resources::MEMORY_MB.0, Resources::MEMORY_MB.1),
             vcpus: fit(machine.cpus, Resources::VCPUS.0, Resources::VCPUS.1),
             disk_mb: fit(share(machine.disk_mb, DISK_SHARE), 1, Resources::DISK_MB.1),
+            pids: Resources::PIDS.1,
             always_bounds_disk: false,
         };
         Self { configured, machine }
@@ -108,6 +114,7 @@ impl SizeRules {
             memory_mb: choose(quota.max_memory_mb, configured.memory_mb, machine.memory_mb, Resources::MEMORY_MB.1),
             vcpus: choose(quota.max_vcpus, configured.vcpus, machine.vcpus, Resources::VCPUS.1),
             disk_mb: choose(quota.max_disk_mb, configured.disk_mb, machine.disk_mb, Resources::DISK_MB.1),
+            pids: choose(0, configured.pids, machine.pids, Resources::PIDS.1),
             always_bounds_disk: quota.max_disk_mb != 0 || configured.disk_mb.is_some(),
         }
     }
@@ -129,6 +136,7 @@ impl Ceilings {
         };
         let memory_mb = choose("memory_mb", asked.memory_mb, default.memory_mb, self.memory_mb)?;
         let vcpus = choose("vcpus", asked.vcpus, default.vcpus, self.vcpus)?;
+        let pids = choose("pids", asked.pids, default.pids, self.pids)?;
         let disk_mb = match (asked.disk_mb, choose("disk_mb", asked.disk_mb, default.disk_mb, self.disk_mb)?) {
             // No limit is more than any limit.
             (Some(0), _) if self.always_bounds_disk => {
@@ -137,13 +145,16 @@ impl Ceilings {
             (None, 0) if self.always_bounds_disk => self.disk_mb,
             (_, disk_mb) => disk_mb,
         };
-        Ok(Resources { memory_mb, vcpus, disk_mb, pids: default.pids })
+        Ok(Resources { memory_mb, vcpus, disk_mb, pids })
     }
 
     /// Returns whether the figures of `size` are within the ceilings. A `disk_mb` of 0 always is.
     #[must_use]
     pub fn allow(&self, size: &Resources) -> bool {
-        size.memory_mb <= self.memory_mb && size.vcpus <= self.vcpus && size.disk_mb <= self.disk_mb
+        size.memory_mb <= self.memory_mb
+            && size.vcpus <= self.vcpus
+            && size.disk_mb <= self.disk_mb
+            && size.pids <= self.pids
     }
 }
 
@@ -157,11 +168,20 @@ mod test {
     const DEFAULT: Resources = Resources { memory_mb: 512, vcpus: 1, disk_mb: 0, pids: 256 };
 
     fn rules(memory_mb: Option<u32>, disk_mb: Option<u32>) -> SizeRules {
-        SizeRules::new(Configured { memory_mb, vcpus: None, disk_mb }, MACHINE)
+        SizeRules::new(Configured { memory_mb, vcpus: None, disk_mb, pids: None }, MACHINE)
     }
 
     fn asked(memory_mb: Option<u32>, vcpus: Option<u32>, disk_mb: Option<u32>) -> SizeOptions {
-        SizeOptions { memory_mb, vcpus, disk_mb }
+        SizeOptions { memory_mb, vcpus, disk_mb, pids: None }
+    }
+
+    #[test]
+    fn the_number_of_processes_has_a_ceiling() {
+        let rules = SizeRules::new(Configured { pids: Some(1000), ..Configured::default() }, MACHINE);
+        let own = rules.of(&Quota::default(), Site::Here);
+        let asked = |pids| own.size(SizeOptions { pids, ..SizeOptions::default() }, DEFAULT).map(|size| size.pids);
+        assert_eq!([asked(None), asked(Some(1000)), asked(Some(8))], [Ok(256), Ok(1000), Ok(8)]);
+        assert_eq!(asked(Some(1001)), Err(AboveCeiling { field: "pids", max: 1000 }));
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub struct SizeOptions {
     pub vcpus: Option<u32>,
     /// Size limit of an own file system in mebibytes; 0 for none.
     pub disk_mb: Option<u32>,
+    /// Maximum number of processes and threads at once.
+    pub pids: Option<u32>,
 }
 
 impl SizeOptions {
@@ -32,6 +34,7 @@ impl SizeOptions {
             memory_mb: self.memory_mb.or(other.memory_mb),
             vcpus: self.vcpus.or(other.vcpus),
             disk_mb: self.disk_mb.or(other.disk_mb),
+            pids: self.pids.or(other.pids),
         }
     }
 
@@ -42,7 +45,7 @@ impl SizeOptions {
             memory_mb: self.memory_mb.unwrap_or(default.memory_mb),
             vcpus: self.vcpus.unwrap_or(default.vcpus),
             disk_mb: self.disk_mb.unwrap_or(default.disk_mb),
-            pids: default.pids,
+            pids: self.pids.unwrap_or(default.pids),
         }
     }
 }
@@ -67,6 +70,8 @@ impl Resources {
     pub const VCPUS: (u32, u32) = (1, 1024);
     /// Lowest and highest size limit of a file system, in mebibytes; 0 is no limit.
     pub const DISK_MB: (u32, u32) = (0, 16_777_216);
+    /// Lowest and highest number of processes and threads.
+    pub const PIDS: (u32, u32) = (8, 4_194_304);
 
     /// Checks that every field is in the range that runtimes accept.
     ///
@@ -79,6 +84,6 @@ impl Resources {
         within("memory_mb", self.memory_mb, Self::MEMORY_MB)?;
         within("vcpus", self.vcpus, Self::VCPUS)?;
         within("disk_mb", self.disk_mb, Self::DISK_MB)?;
-        within("pids", self.pids, (8, 4_194_304))
+        within("pids", self.pids, Self::PIDS)
     }
 }

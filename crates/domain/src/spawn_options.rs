@@ -109,7 +109,7 @@ mod test {
     }
 
     fn any_options() -> impl Strategy<Value = SpawnOptions> {
-        let size = (number(), number(), number());
+        let size = (number(), number(), number(), number());
         let metadata = prop::collection::btree_map("[a-c]", "[a-c]", 0..3);
         let mode = prop::sample::select(EgressMode::ALL.to_vec());
         let egress = prop::option::of(mode.prop_map(|mode| EgressPolicy { mode, ..EgressPolicy::default() }));
@@ -120,7 +120,7 @@ mod test {
             |(
                 image,
                 provider,
-                (memory_mb, vcpus, disk_mb),
+                (memory_mb, vcpus, disk_mb, pids),
                 entrypoint,
                 ttl,
                 (metadata, egress, prepare, auto_pause),
@@ -128,7 +128,7 @@ mod test {
                 SpawnOptions {
                     image,
                     provider,
-                    size: SizeOptions { memory_mb, vcpus, disk_mb },
+                    size: SizeOptions { memory_mb, vcpus, disk_mb, pids },
                     entrypoint,
                     ttl: ttl.map(Duration::from_secs),
                     metadata,

@@ -25,6 +25,7 @@ use crate::known_ports::KnownPorts;
 use crate::launch::machine::Kernel;
 use crate::listeners::Listeners;
 use crate::memory::Activity;
+use crate::pids;
 use crate::ptrace::TracerHandle;
 use crate::size::{self, Size};
 use crate::sockets::Sockets;
@@ -57,6 +58,8 @@ pub(crate) struct Seen {
     pub(crate) kernel: Option<Kernel>,
     /// Files that show the size of the box.
     pub(crate) size: Option<Size>,
+    /// Count of the processes that the limit refused.
+    pub(crate) pids_events: Option<OwnedFd>,
 }
 
 /// State that all parts of the agent share. It belongs to the first thread, so nothing is locked.
@@ -71,6 +74,7 @@ pub(crate) struct Agent {
     pub(crate) oom_events: Option<OwnedFd>,
     pub(crate) kernel: Option<Kernel>,
     pub(crate) size: Option<Size>,
+    pub(crate) pids_events: Option<OwnedFd>,
     pub(crate) dev_null: OwnedFd,
     /// Connection to the tracer, if the box is made by one.
     pub(crate) ties: Option<TracerHandle>,
@@ -98,7 +102,7 @@ pub(crate) struct Agent {
 impl Agent {
     /// Creates the state at the start, and raises the agent's own limit on descriptors.
     pub(crate) fn new(boot: Boot, seen: Seen, ties: Option<TracerHandle>) -> std::io::Result<Agent> {
-        let Seen { oom_events, sockets, diverted, kernel, size } = seen;
+        let Seen { oom_events, sockets, diverted, kernel, size, pids_events } = seen;
         let descriptors = raise_descriptors();
         let limit = getrlimit(Resource::Nofile)
             .current
@@ -114,6 +118,7 @@ impl Agent {
             oom_events,
             kernel,
             size,
+            pids_events,
             ties,
             dev_null: rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?,
             descriptors,
@@ -152,6 +157,12 @@ impl Agent {
         let Boot { traced, memory_mb, soft_memory_mb, .. } = &self.boot;
         let told = size::variables(if traced.is_some() { *memory_mb } else { *soft_memory_mb });
         self.egress.variables().iter().cloned().chain(self.trust.variables()).chain(told).collect()
+    }
+
+    /// Returns how often the limit refused a process or a thread of the box.
+    pub(crate) fn pids_refused(&self) -> u64 {
+        let of_machine = self.kernel.as_ref().map(|kernel| kernel.group.pids_events());
+        pids::refusals(of_machine.or(self.pids_events.as_ref()))
     }
 
     /// Returns whether the agent itself listens at this address.

@@ -106,6 +106,7 @@ struct Command {
     reaper: Rc<Reaper>,
     started: Instant,
     oom_kills_before: u64,
+    pids_refused_before: u64,
     stdin: Option<pipe::Sender>,
     /// Output; of a terminal, stderr too.
     stdout: pipe::Receiver,
@@ -123,6 +124,7 @@ impl Command {
             None => Pipes::open(agent, exec.stdin).map_err(plan::no_room)?,
         };
         let oom_kills_before = oom::kills(agent.oom_events.as_ref());
+        let pids_refused_before = agent.pids_refused();
         let started = Instant::now();
         let group = agent.kernel.as_ref().map(|kernel| kernel.group.dir());
         let pid = spawn::spawn(&plan, &pipes.theirs, group).map_err(plan::no_room)?;
@@ -138,6 +140,7 @@ impl Command {
             reaper,
             started,
             oom_kills_before,
+            pids_refused_before,
             stdin: stdin.map_err(|error| io_failure(&error))?,
             stdout: receiver(pipes.stdout)?,
             stderr: pipes.stderr.map(receiver).transpose()?,
@@ -182,7 +185,18 @@ impl Command {
         permit: OwnedSemaphorePermit,
         refused: Option<NotExecuted>,
     ) -> Option<Exit> {
-        let Command { exec, reaper, started, oom_kills_before, stdin, stdout, stderr, report, terminal } = self;
+        let Command {
+            exec,
+            reaper,
+            started,
+            oom_kills_before,
+            pids_refused_before,
+            stdin,
+            stdout,
+            stderr,
+            report,
+            terminal,
+        } = self;
         let tree = ProcessTree::Command(Rc::clone(&reaper));
         let (phase, watched) = watch::channel(Phase::Running);
         let mut streams = Streams {
@@ -228,8 +242,9 @@ impl Command {
         };
         keep_draining(agent, left, permit);
         let oom_killed = reaper.memory_killed.get() || oom::kills(agent.oom_events.as_ref()) > oom_kills_before;
+        let pids_exhausted = agent.pids_refused() > pids_refused_before;
         let duration_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        Some(Exit { code, timed_out, oom_killed, duration_us })
+        Some(Exit { code, timed_out, oom_killed, pids_exhausted, duration_us })
     }
 }
 

@@ -20,6 +20,7 @@ mod link;
 mod listeners;
 mod memory;
 mod oom;
+mod pids;
 mod ports;
 mod prepare_rootfs;
 mod ptrace;

@@ -34,7 +34,7 @@ use crate::exec::reaping;
 use crate::memory::keep_while_busy;
 use crate::ptrace::{self, TracerHandle};
 use crate::size::Size;
-use crate::{exec, prepare_rootfs, tracer_notes, turns, vsock, watchdog};
+use crate::{exec, pids, prepare_rootfs, tracer_notes, turns, vsock, watchdog};
 
 /// Maximum number of connections. The server keeps one, and opens another after a restart.
 const CONNECTIONS_MAX: usize = 64;
@@ -55,8 +55,10 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
         return ExitCode::FAILURE;
     };
     let Ok(size) = boot.size_files.as_ref().map(Size::take).transpose() else { return ExitCode::FAILURE };
+    // The root of a box without its own view of groups may be that of the host.
+    let pids_events = size.as_ref().and_then(|_| pids::open_events());
     let ways = Ways { listener: Listener::Unix(listener), from_outside_only: false, first: None, turns };
-    run_until_end(boot, ways, Seen { oom_events, sockets, diverted, kernel: None, size })
+    run_until_end(boot, ways, Seen { oom_events, sockets, diverted, kernel: None, size, pids_events })
 }
 
 /// Parses the parameters and prepares the process. `None` if `boot` cannot be parsed or the

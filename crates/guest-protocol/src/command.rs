@@ -70,6 +70,10 @@ pub struct Exit {
     /// True if the memory limit ended the command or one of its children.
     #[serde(default)]
     pub oom_killed: bool,
+    /// True if the box had reached its limit of processes and threads, `pids`, and the kernel refused
+    /// one while the command ran.
+    #[serde(default)]
+    pub pids_exhausted: bool,
     /// Duration from start to end of the main process, in microseconds.
     pub duration_us: u64,
 }

@@ -53,6 +53,8 @@ pub const REMOTE_DEFAULT_IMAGE: &str = "default";
 /// The shortest silence of a stream that counts as a failure: the remote service sends something
 /// every 15 seconds.
 const SILENCE_MIN: Duration = Duration::from_secs(30);
+/// Limit on processes and threads of a service that nobody configured.
+const DEFAULT_PIDS: u32 = 256;
 /// First pause between two removals while a start is being stopped. Doubles up to
 /// [`STOP_PAUSE_MAX`].
 const STOP_PAUSE: Duration = Duration::from_millis(20);
@@ -296,6 +298,9 @@ impl Remote {
             memory_mb: Some(spec.resources.memory_mb),
             vcpus: Some(spec.resources.vcpus),
             disk_mb: Some(spec.resources.disk_mb).filter(|disk_mb| *disk_mb > 0),
+            // Sent only if it is not what every service has unless configured, so that an older service
+            // does not get a field that it does not know.
+            pids: Some(spec.resources.pids).filter(|pids| *pids != DEFAULT_PIDS),
             // Sent only if true, so that an older service does not get a field that it does not
             // know.
             entrypoint: Some(true).filter(|_| spec.entrypoint),

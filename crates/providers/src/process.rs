@@ -29,6 +29,9 @@ pub struct ExitStatus {
     pub timed_out: bool,
     /// True if the memory limit ended it or one of its children.
     pub oom_killed: bool,
+    /// True if the box had reached its limit of processes and threads, `pids`, and the kernel refused
+    /// one while the command ran.
+    pub pids_exhausted: bool,
     /// Time from the start to the end of the main process.
     pub duration: Duration,
 }

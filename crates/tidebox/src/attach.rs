@@ -272,6 +272,9 @@ async fn print(event: ProcessEvent) -> Result<Option<End>> {
             if exit.oom_killed {
                 note("tidebox: the memory limit of the box ended a process of the command");
             }
+            if exit.pids_exhausted {
+                note("tidebox: the box had reached its limit of processes and threads");
+            }
             return Ok(Some(End::Exited(exit_code(exit.code))));
         }
     }

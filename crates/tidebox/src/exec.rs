@@ -241,6 +241,9 @@ async fn stream(client: &Client, id: &str, request: ExecRequest) -> Result<u8> {
     if exit.oom_killed {
         note("tidebox: the memory limit of the box ended a process of the command; give the box more with --memory-mb");
     }
+    if exit.pids_exhausted {
+        note("tidebox: the box had reached its limit of processes and threads; give the box more with --pids");
+    }
     Ok(exit_code(exit.code))
 }
 

@@ -36,6 +36,7 @@ pub fn described(sandbox: &Sandbox) -> String {
         ("vcpus", sandbox.vcpus.to_string()),
     ];
     lines.extend(sandbox.disk_mb.map(|disk_mb| ("disk", format!("{disk_mb} MiB"))));
+    lines.extend((sandbox.pids > 0).then(|| ("processes", sandbox.pids.to_string())));
     lines.push(("created", sandbox.created_at.clone()));
     lines.push(("expires", sandbox.expires_at.clone()));
     lines.extend(sandbox.owner_id.clone().map(|owner| ("owner", owner)));

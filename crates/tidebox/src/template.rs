@@ -120,6 +120,7 @@ fn described(template: &Template) -> String {
         ("memory", or_dash(template.memory_mb.map(|memory_mb| format!("{memory_mb} MiB")).as_ref())),
         ("vcpus", or_dash(template.vcpus.as_ref())),
         ("disk", or_dash(template.disk_mb.map(|disk_mb| format!("{disk_mb} MiB")).as_ref())),
+        ("processes", or_dash(template.pids.as_ref())),
         ("entry point", or_dash(template.entrypoint.as_ref())),
         ("ttl", or_dash(template.ttl.as_ref())),
         ("metadata", labels(&template.metadata)),

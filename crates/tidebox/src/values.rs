@@ -20,6 +20,9 @@ pub struct SpawnOptions {
     /// Bound of an own file system in MiB; 0 for none
     #[arg(long, value_name = "N")]
     disk_mb: Option<u32>,
+    /// The most processes and threads at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pids: Option<u32>,
     /// Start the image's entry point beside the box's own init; `logs` has its output
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     entrypoint: Option<bool>,
@@ -89,6 +92,7 @@ impl SpawnOptions {
             memory_mb,
             vcpus,
             disk_mb,
+            pids,
             entrypoint,
             ttl,
             metadata,
@@ -109,6 +113,7 @@ impl SpawnOptions {
             memory_mb,
             vcpus,
             disk_mb,
+            pids,
             entrypoint,
             ttl,
             metadata,

@@ -114,7 +114,10 @@ async fn a_raw_stream_is_read_however_it_is_cut() {
     let stdout = output(|event| if let ExecEvent::Stdout(bytes) = event { Some(bytes) } else { None });
     let stderr = output(|event| if let ExecEvent::Stderr(bytes) = event { Some(bytes) } else { None });
     assert_eq!((&stdout[..], &stderr[..]), (&b"a long line of output\xff\0"[..], &b"oh"[..]));
-    assert_eq!(events.last(), Some(&ExecEvent::Exit(Exit { code: 3, timed_out: false, oom_killed: true })));
+    assert_eq!(
+        events.last(),
+        Some(&ExecEvent::Exit(Exit { code: 3, timed_out: false, oom_killed: true, pids_exhausted: false }))
+    );
     assert!(error.is_none(), "{error:?}");
     let request = server.request().await;
     assert!(request.contains("accept: application/octet-stream, application/x-ndjson"), "{request}");
@@ -260,7 +263,7 @@ async fn a_stream_gives_exact_bytes_and_the_exit() {
         [
             ExecEvent::Stdout(vec![0, 255, b'\n'].into()),
             ExecEvent::Stderr("e".into()),
-            ExecEvent::Exit(Exit { code: 137, timed_out: false, oom_killed: true }),
+            ExecEvent::Exit(Exit { code: 137, timed_out: false, oom_killed: true, pids_exhausted: false }),
         ]
     );
     let request = server.request().await;

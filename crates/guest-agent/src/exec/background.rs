@@ -125,7 +125,7 @@ async fn run<F: Future<Output = ()>>(
     };
     let (exit, ()) = tokio::join!(running, collecting);
     let duration_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-    exit.unwrap_or(Exit { code: CODE_KILLED, timed_out: false, oom_killed: false, duration_us })
+    exit.unwrap_or(Exit { code: CODE_KILLED, timed_out: false, oom_killed: false, pids_exhausted: false, duration_us })
 }
 
 /// Moves frames of output into the ring until they end.

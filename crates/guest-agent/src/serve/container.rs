@@ -15,7 +15,7 @@ use super::stdio::Stdio;
 use super::{Listener, Ways, begin, run_until_end};
 use crate::agent::Seen;
 use crate::launch::{Part, add_filter, bound_each, limit_resources};
-use crate::sockets;
+use crate::{pids, sockets};
 
 /// Files in which control groups of version 2 and 1 count kills by the memory limit, as Engines
 /// mount them in a container.
@@ -46,6 +46,6 @@ pub(crate) fn run(boot: Option<&str>) -> ExitCode {
     run_until_end(
         boot,
         Ways { listener: Listener::Unix(listener.into()), from_outside_only: true, first: Some(first), turns: None },
-        Seen { oom_events, sockets, diverted: None, kernel: None, size: None },
+        Seen { oom_events, sockets, diverted: None, kernel: None, size: None, pids_events: pids::open_events() },
     )
 }

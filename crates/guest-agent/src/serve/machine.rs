@@ -19,6 +19,13 @@ pub(crate) fn run() -> ExitCode {
     run_until_end(
         boot,
         ways,
-        Seen { oom_events: Some(oom_events), sockets, diverted: None, kernel: Some(kernel), size: None },
+        Seen {
+            oom_events: Some(oom_events),
+            sockets,
+            diverted: None,
+            kernel: Some(kernel),
+            size: None,
+            pids_events: None,
+        },
     )
 }

@@ -289,6 +289,7 @@ impl Output {
             code: DEADLINE_CODE,
             timed_out: true,
             oom_killed: false,
+            pids_exhausted: false,
             duration: self.begun.elapsed(),
         })
     }

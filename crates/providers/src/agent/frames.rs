@@ -126,8 +126,8 @@ impl Frames {
 
 /// Converts the end of a command.
 pub(super) fn exit_status(exit: Exit) -> ExitStatus {
-    let Exit { code, timed_out, oom_killed, duration_us } = exit;
-    ExitStatus { code, timed_out, oom_killed, duration: Duration::from_micros(duration_us) }
+    let Exit { code, timed_out, oom_killed, pids_exhausted, duration_us } = exit;
+    ExitStatus { code, timed_out, oom_killed, pids_exhausted, duration: Duration::from_micros(duration_us) }
 }
 
 #[cfg(test)]

@@ -143,6 +143,7 @@ impl Output {
                         code: exit.code,
                         timed_out: exit.timed_out,
                         oom_killed: exit.oom_killed,
+                        pids_exhausted: exit.pids_exhausted,
                         duration: self.started.elapsed(),
                     }))
                 }

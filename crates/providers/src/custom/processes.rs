@@ -119,6 +119,7 @@ fn info(process: Process) -> Result<ProcessInfo> {
             code,
             timed_out: process.timed_out,
             oom_killed: process.oom_killed,
+            pids_exhausted: process.pids_exhausted,
             duration: duration.unwrap_or_default(),
         }),
         (ProcessState::Exited, None) => return Err(wrong()),
@@ -211,8 +212,8 @@ impl Source {
     }
 
     fn status(&self, exit: client::Exit) -> ExitStatus {
-        let client::Exit { code, timed_out, oom_killed } = exit;
-        ExitStatus { code, timed_out, oom_killed, duration: self.started.elapsed() }
+        let client::Exit { code, timed_out, oom_killed, pids_exhausted } = exit;
+        ExitStatus { code, timed_out, oom_killed, pids_exhausted, duration: self.started.elapsed() }
     }
 }
 

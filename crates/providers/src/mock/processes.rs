@@ -100,7 +100,13 @@ async fn keep(inside: Arc<Boxed>, process: Arc<Process>, mut output: OutputStrea
     };
     // This is what kills it.
     drop(output);
-    let killed = || ExitStatus { code: CODE_KILLED, timed_out: false, oom_killed: false, duration: began.elapsed() };
+    let killed = || ExitStatus {
+        code: CODE_KILLED,
+        timed_out: false,
+        oom_killed: false,
+        pids_exhausted: false,
+        duration: began.elapsed(),
+    };
     let exit = match exit {
         Some(exit) => exit,
         None => {

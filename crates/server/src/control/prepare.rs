@@ -102,6 +102,9 @@ fn failed(number: usize, command: &PrepareCommand, exit: ExitStatus, stderr: &[u
                 .to_owned()
         }
         ExitStatus { oom_killed: true, .. } => "ran out of memory; give the sandbox more".to_owned(),
+        ExitStatus { pids_exhausted: true, code, .. } => {
+            format!("ended with exit status {code} at the limit of processes; give the sandbox more `pids`")
+        }
         ExitStatus { code, .. } => format!("ended with exit status {code}"),
     };
     let stderr = String::from_utf8_lossy(stderr);
@@ -116,7 +119,7 @@ mod test {
 
     #[track_caller]
     fn check(code: i32, timed_out: bool, stderr: &str, expected: &str) {
-        let exit = ExitStatus { code, timed_out, oom_killed: false, duration: Duration::ZERO };
+        let exit = ExitStatus { code, timed_out, oom_killed: false, pids_exhausted: false, duration: Duration::ZERO };
         let command = PrepareCommand { command: "é".repeat(100), ..PrepareCommand::default() };
         let text = failed(2, &command, exit, stderr.as_bytes()).to_string();
         assert_eq!(text, format!("command 2 of `prepare` (`{}…`) {expected}", "é".repeat(80)));

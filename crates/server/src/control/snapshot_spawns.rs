@@ -48,13 +48,30 @@ impl Control {
         offer.elsewhere = false;
         Ok(())
     }
+
+    /// Checks that a box which goes on from the memory of a machine has the limit on processes of that machine,
+    /// which holds it itself.
+    pub(super) fn check_pids(source: Option<&Source>, resources: &Resources) -> Result<()> {
+        let Some(Source::Kept(snapshot)) = source else { return Ok(()) };
+        let pids = snapshot.resources.pids;
+        if !snapshot.has_memory || resources.pids == pids {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "the machine of the snapshot has `pids` {pids}, which cannot change; leave `pids` out"
+        )))
+    }
 }
 
 /// Returns the request with the options of the snapshot's box for those that it leaves out.
 pub(super) fn of_snapshot(request: SpawnRequest, snapshot: Snapshot) -> SpawnRequest {
-    let Resources { memory_mb, vcpus, disk_mb, pids: _ } = snapshot.resources;
-    let size =
-        SizeOptions { memory_mb: Some(memory_mb), vcpus: Some(vcpus), disk_mb: Some(disk_mb).filter(|disk| *disk > 0) };
+    let Resources { memory_mb, vcpus, disk_mb, pids } = snapshot.resources;
+    let size = SizeOptions {
+        memory_mb: Some(memory_mb),
+        vcpus: Some(vcpus),
+        disk_mb: Some(disk_mb).filter(|disk| *disk > 0),
+        pids: Some(pids),
+    };
     let (image, provider) = (Some(snapshot.image.clone()), Some(snapshot.provider.clone()));
     let options = request.options.or(SpawnOptions { image, provider, size, ..SpawnOptions::default() });
     SpawnRequest { options, snapshot: None, source: Some(Source::Kept(snapshot)), ..request }
@@ -67,6 +84,7 @@ pub(super) fn of_image(request: SpawnRequest, snapshot: Snapshot) -> SpawnReques
         memory_mb: Some(snapshot.resources.memory_mb),
         vcpus: Some(snapshot.resources.vcpus),
         disk_mb: None,
+        pids: Some(snapshot.resources.pids),
     };
     let image = Some(name_of(&snapshot.id));
     let options = request.options.or(SpawnOptions { image, size, ..SpawnOptions::default() });

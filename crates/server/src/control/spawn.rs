@@ -318,6 +318,9 @@ impl Control {
         if let Some(source) = &source {
             self.keep_here(&mut offer, source)?;
         }
+        let default = options.size.unwrap_or(self.policy.resources);
+        let (resources, fits_here) = self.size(asked, default, &quota, &offer)?;
+        Control::check_pids(source.as_ref(), &resources)?;
         let is_copy = matches!(&source, Some(Source::Kept(snapshot)) if snapshot.is_temporary);
         let (kept, imaged) = match source {
             Some(Source::Kept(snapshot)) => (Some(snapshot.id), None),
@@ -325,8 +328,6 @@ impl Control {
             None => (None, None),
         };
         let is_of_snapshot = kept.is_some() || imaged.is_some();
-        let default = options.size.unwrap_or(self.policy.resources);
-        let (resources, fits_here) = self.size(asked, default, &quota, &offer)?;
         let image = options.image.or_else(|| self.policy.image.clone()).unwrap_or_else(|| offer.default_image());
         let own = options.egress.unwrap_or_else(|| self.egress.default_policy().clone());
         let egress = SandboxEgress { template: template_egress, own };

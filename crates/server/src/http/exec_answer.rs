@@ -195,7 +195,13 @@ mod test {
         let account = budget.account(Caller::Address(None), None);
         let (stdout, stderr, held) =
             collected_of(stdout, stderr, account.reserve(OUTFLOW_BYTES).unwrap(), OUTFLOW_BYTES);
-        let exit = ExitStatus { code: 3, timed_out: false, oom_killed: true, duration: Duration::from_millis(1500) };
+        let exit = ExitStatus {
+            code: 3,
+            timed_out: false,
+            oom_killed: true,
+            pids_exhausted: false,
+            duration: Duration::from_millis(1500),
+        };
         let response = response(ExecOutcome { exit, stdout, stderr, truncated: true, held }, encoding);
         assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
         let bytes = response.into_body().collect().await.unwrap().to_bytes().to_vec();
@@ -209,8 +215,13 @@ mod test {
             [(api::TextEncoding::Utf8, &lossy as &dyn Fn(&[u8]) -> String), (api::TextEncoding::Base64, &base64)]
         {
             let (bytes, used) = answer(stdout, stderr, encoding).await;
-            let exit =
-                ExitStatus { code: 3, timed_out: false, oom_killed: true, duration: Duration::from_millis(1500) };
+            let exit = ExitStatus {
+                code: 3,
+                timed_out: false,
+                oom_killed: true,
+                pids_exhausted: false,
+                duration: Duration::from_millis(1500),
+            };
             let expected = wire::exec_result(exit, encode(stdout), encode(stderr), true);
             assert_eq!(String::from_utf8(bytes).unwrap(), serde_json::to_string(&expected).unwrap());
             assert_eq!(used, 0);

@@ -115,11 +115,11 @@ impl Frames {
     }
 
     fn exit(&mut self, exit: ExitStatus) {
-        let ExitStatus { code: exit_code, timed_out, oom_killed, duration: _ } = exit;
+        let ExitStatus { code: exit_code, timed_out, oom_killed, pids_exhausted, duration: _ } = exit;
         if let Some(words) = streamed::timed_out(&exit, self.timeout) {
             self.push(SOCKET_STDERR, words.as_bytes());
         }
-        self.message(&SocketOutput::Exit { exit_code, timed_out, oom_killed });
+        self.message(&SocketOutput::Exit { exit_code, timed_out, oom_killed, pids_exhausted });
         self.exit_code = Some(exit_code);
         self.is_over = true;
     }
@@ -171,7 +171,13 @@ mod test {
     }
 
     fn exit(code: i32, timed_out: bool) -> providers::Result<ProcessEvent> {
-        Ok(ProcessEvent::Exit(ExitStatus { code, timed_out, oom_killed: false, duration: Duration::ZERO }))
+        Ok(ProcessEvent::Exit(ExitStatus {
+            code,
+            timed_out,
+            oom_killed: false,
+            pids_exhausted: false,
+            duration: Duration::ZERO,
+        }))
     }
 
     fn frame(kind: u8, bytes: &[u8]) -> (u8, Vec<u8>) {

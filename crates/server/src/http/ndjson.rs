@@ -153,7 +153,10 @@ impl Lines {
     }
 
     fn push(&self, out: &mut Vec<u8>, stream: ChunkStream, data: String) {
-        write(out, &ExecChunk { stream, data, seq: self.position, timed_out: false, oom_killed: false });
+        write(
+            out,
+            &ExecChunk { stream, data, seq: self.position, timed_out: false, oom_killed: false, pids_exhausted: false },
+        );
     }
 
     /// Writes the incomplete characters held back, with U+FFFD in their place.
@@ -185,6 +188,7 @@ impl Lines {
                 seq: self.position,
                 timed_out: exit.timed_out,
                 oom_killed: exit.oom_killed,
+                pids_exhausted: exit.pids_exhausted,
             };
             write(out, &chunk);
         }
@@ -258,7 +262,13 @@ mod test {
     }
 
     fn exit(code: i32, timed_out: bool) -> providers::Result<ProcessEvent> {
-        Ok(ProcessEvent::Exit(ExitStatus { code, timed_out, oom_killed: false, duration: Duration::ZERO }))
+        Ok(ProcessEvent::Exit(ExitStatus {
+            code,
+            timed_out,
+            oom_killed: false,
+            pids_exhausted: false,
+            duration: Duration::ZERO,
+        }))
     }
 
     #[tokio::test]

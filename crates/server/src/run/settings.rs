@@ -41,7 +41,12 @@ pub(super) fn policy(config: &Config, as_worker: bool) -> Policy {
         caps: Caps { max_sandboxes: defaults.max_sandboxes, max_sandboxes_per_owner: defaults.max_sandboxes_per_owner },
         resources: Resources { memory_mb: defaults.memory_mb, vcpus: defaults.vcpus, disk_mb: 0, pids: defaults.pids },
         sizes: SizeRules::new(
-            Configured { memory_mb: defaults.max_memory_mb, vcpus: defaults.max_vcpus, disk_mb: defaults.max_disk_mb },
+            Configured {
+                memory_mb: defaults.max_memory_mb,
+                vcpus: defaults.max_vcpus,
+                disk_mb: defaults.max_disk_mb,
+                pids: Some(defaults.max_pids.max(defaults.pids)),
+            },
             machine::measure(&config.data_dir),
         ),
         far_provider: config.providers.custom.enabled.then(|| config.providers.custom.name.clone()),
@@ -81,14 +86,15 @@ pub(super) fn policy(config: &Config, as_worker: bool) -> Policy {
 }
 
 fn warm_entry((name, config): (&String, &WarmPool)) -> WarmEntry {
-    let WarmPool { template, provider, image, memory_mb, vcpus, disk_mb, count, max_age, snapshot } = config.clone();
+    let WarmPool { template, provider, image, memory_mb, vcpus, disk_mb, pids, count, max_age, snapshot } =
+        config.clone();
     WarmEntry {
         name: name.clone(),
         template,
         options: SpawnOptions {
             provider,
             image,
-            size: SizeOptions { memory_mb, vcpus, disk_mb },
+            size: SizeOptions { memory_mb, vcpus, disk_mb, pids },
             ..SpawnOptions::default()
         },
         count: count as usize,

@@ -24,6 +24,7 @@ pub(crate) struct BoxGroup {
     dir: OwnedFd,
     freeze: OwnedFd,
     events: OwnedFd,
+    pids_events: OwnedFd,
 }
 
 impl BoxGroup {
@@ -47,7 +48,13 @@ impl BoxGroup {
             dir: open("", OFlags::PATH | OFlags::DIRECTORY)?,
             freeze: open("cgroup.freeze", OFlags::WRONLY)?,
             events: open("cgroup.events", OFlags::RDONLY)?,
+            pids_events: open("pids.events", OFlags::RDONLY)?,
         })
+    }
+
+    /// Returns the file that counts the processes which the limit refused.
+    pub(crate) fn pids_events(&self) -> &OwnedFd {
+        &self.pids_events
     }
 
     /// Returns the directory of the group, in which processes can be started.

@@ -170,7 +170,7 @@ async fn supervise(
         Ended::Signal(signal) => 128 + signal.number(),
         Ended::Deadline => 124,
     };
-    let exit = OutputEvent::Exit(ExitStatus { code, timed_out, oom_killed: false, duration });
+    let exit = OutputEvent::Exit(ExitStatus { code, timed_out, oom_killed: false, pids_exhausted: false, duration });
     // The reader may have been dropped.
     let _ = outlet.events.send(exit).await;
 }

@@ -25,6 +25,7 @@ async fn a_fork_bomb_stays_in_its_box() {
     let ran = bomber.run(&["/usr/bin/timeout", "20", "/usr/bin/python3", "-c", bomb]).await;
     let (made, errno) = ran.stdout.trim().split_once(' ').unwrap_or_else(|| panic!("{ran:?}"));
     assert!(made.parse::<u32>().unwrap() < 32 && errno == "11", "{ran:?}");
+    assert_eq!(ran.exit.pids_exhausted, provider.has_hard_limits(), "{ran:?}");
     still_answers(&other).await;
     provider.native.stop(&bomber.id).await.unwrap();
 }

@@ -46,7 +46,7 @@ section! {
         pub memory_mb: u32 = "512" as Number(MEMORY_MB),
         /// Virtual CPUs of a spawn that names none.
         pub vcpus: u32 = "1" as Number(VCPUS),
-        /// The most processes and threads in a sandbox.
+        /// The most processes and threads in a sandbox whose spawn names none.
         pub pids: u32 = "256" as Number(PIDS),
         /// The longest lifetime that a spawn or an extension may ask for.
         pub max_ttl: Duration = "24h",
@@ -58,6 +58,9 @@ section! {
         /// The largest `disk_mb` in MiB; `auto` is half of the disk that `data_dir` is on. A
         /// number is also the bound of a sandbox that names none.
         pub max_disk_mb: Option<u32> = "auto" as Auto(1..=Resources::DISK_MB.1),
+        /// The most processes and threads that a spawn may ask for; at least `defaults.pids`. Each takes a
+        /// number of the host, of which the kernel has `kernel.pid_max`.
+        pub max_pids: u32 = "4096" as Number(PIDS),
         /// Deadline of a command that names none; at most `defaults.max_exec_timeout`.
         pub default_exec_timeout: Duration = "60s",
         /// The longest deadline that a command may ask for.

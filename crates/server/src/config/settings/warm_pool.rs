@@ -24,6 +24,8 @@ section! {
         pub vcpus: Option<u32> as Optional(Number(Resources::VCPUS.0..=Resources::VCPUS.1)),
         /// Size limit in MiB of the boxes' own file system. Unset: as for a spawn that names none.
         pub disk_mb: Option<u32> as Optional(Number(0..=Resources::DISK_MB.1)),
+        /// The most processes and threads of the boxes. Unset: as for a spawn that names none.
+        pub pids: Option<u32> as Optional(Number(Resources::PIDS.0..=Resources::PIDS.1)),
         /// Number of boxes that are ready when none has been taken.
         pub count: u32 = "1" as Number(1..=10_000),
         /// Age at which a box that was not taken is replaced by a new one.

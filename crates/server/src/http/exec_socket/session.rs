@@ -332,8 +332,8 @@ where
             return Told::End(End::silent());
         }
     }
-    let ExitStatus { code: exit_code, timed_out, oom_killed, .. } = exit;
-    Told::End(End::said(SocketOutput::Exit { exit_code, timed_out, oom_killed }))
+    let ExitStatus { code: exit_code, timed_out, oom_killed, pids_exhausted, .. } = exit;
+    Told::End(End::said(SocketOutput::Exit { exit_code, timed_out, oom_killed, pids_exhausted }))
 }
 
 impl Form {
@@ -466,7 +466,13 @@ mod test {
     async fn characters_are_not_cut_and_what_is_left_comes_before_the_exit() {
         let (mut sink, mut sent) = futures_channel();
         let piece = |bytes: &'static [u8]| Ok(ProcessEvent::Stdout(Bytes::from_static(bytes)));
-        let exit = ExitStatus { code: 124, timed_out: true, oom_killed: false, duration: Duration::ZERO };
+        let exit = ExitStatus {
+            code: 124,
+            timed_out: true,
+            oom_killed: false,
+            pids_exhausted: false,
+            duration: Duration::ZERO,
+        };
         let events = [piece(b"a\xe2"), piece(b"\x82\xac"), piece(b"\xf0"), Ok(ProcessEvent::Exit(exit))];
         let form = Form { binary: false, timeout: Some(Duration::from_secs(2)), position: None };
         let told = tell(&mut sink, stream::iter(events).boxed(), form).await;

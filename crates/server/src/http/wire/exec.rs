@@ -58,6 +58,15 @@ fn secret_variables(variables: api::StringMap) -> Result<BTreeMap<String, Secret
 
 /// Converts the exit of a command and its output to the API.
 pub fn exec_result(exit: ExitStatus, stdout: String, stderr: String, truncated: bool) -> api::ExecResult {
-    let ExitStatus { code: exit_code, timed_out, oom_killed, duration: took } = exit;
-    api::ExecResult { exit_code, stdout, stderr, duration: duration(took), timed_out, oom_killed, truncated }
+    let ExitStatus { code: exit_code, timed_out, oom_killed, pids_exhausted, duration: took } = exit;
+    api::ExecResult {
+        exit_code,
+        stdout,
+        stderr,
+        duration: duration(took),
+        timed_out,
+        oom_killed,
+        pids_exhausted,
+        truncated,
+    }
 }

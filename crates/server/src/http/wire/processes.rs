@@ -94,6 +94,7 @@ pub fn process(process: ProcessInfo) -> api::Process {
         exit_code: exit.map(|exit| exit.code),
         timed_out: exit.is_some_and(|exit| exit.timed_out),
         oom_killed: exit.is_some_and(|exit| exit.oom_killed),
+        pids_exhausted: exit.is_some_and(|exit| exit.pids_exhausted),
         duration: exit.map(|exit| duration(exit.duration)),
         first_seq: first,
         last_seq: end,

@@ -17,7 +17,7 @@ use super::prepare::prepare;
 pub(super) const SANDBOX_COLUMNS: &str = "id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, \
                                           owner_id, worker_id, created_at, expires_at, ended_at, error, \
                                           auto_pause_ms";
-pub(super) const TEMPLATE_COLUMNS: &str = "name, image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl_ms, metadata, egress, \
+pub(super) const TEMPLATE_COLUMNS: &str = "name, image, provider, memory_mb, vcpus, disk_mb, pids, entrypoint, ttl_ms, metadata, egress, \
                                            auto_pause_ms, prepare, created_at, updated_at";
 pub(super) const LEASE_COLUMNS: &str = "resource_id, holder_id, generation, expires_at";
 
@@ -122,6 +122,7 @@ pub(super) fn template(row: &SqliteRow) -> Result<Template> {
                 memory_mb: row.try_get("memory_mb")?,
                 vcpus: row.try_get("vcpus")?,
                 disk_mb: row.try_get("disk_mb")?,
+                pids: row.try_get("pids")?,
             },
             entrypoint: row.try_get("entrypoint")?,
             ttl: duration(row, "ttl_ms")?,

@@ -26,6 +26,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0016.sql"),
     include_str!("schema/0017.sql"),
     include_str!("schema/0018.sql"),
+    include_str!("schema/0019.sql"),
 ];
 
 /// Upgrades the file to the current schema, each step in a transaction.

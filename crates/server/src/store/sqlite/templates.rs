@@ -25,8 +25,8 @@ pub(super) async fn insert(pool: &Connections, new: &Template, rows_max: u64) ->
     }
     sqlx::query(
         "INSERT INTO templates (name, image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl_ms, metadata, \
-         egress, auto_pause_ms, prepare, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, \
-         $12, $13, $14)",
+         egress, auto_pause_ms, prepare, created_at, updated_at, pids) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, \
+         $11, $12, $13, $14, $15)",
     )
     .bind(&new.name)
     .bind(&new.options.image)
@@ -42,6 +42,7 @@ pub(super) async fn insert(pool: &Connections, new: &Template, rows_max: u64) ->
     .bind(prepare_text(new.options.prepare.as_deref()))
     .bind(ms(new.created_at))
     .bind(ms(new.updated_at))
+    .bind(new.options.size.pids)
     .execute(&mut *tx)
     .await?;
     tx.commit().await?;
@@ -56,7 +57,8 @@ pub(super) async fn update(
 ) -> Result<Option<Template>> {
     let sql = format!(
         "UPDATE templates SET image = $1, provider = $2, memory_mb = $3, vcpus = $4, disk_mb = $5, entrypoint = $6, \
-         ttl_ms = $7, metadata = $8, egress = $9, auto_pause_ms = $10, prepare = $11, updated_at = $12 WHERE name = $13 RETURNING {TEMPLATE_COLUMNS}"
+         ttl_ms = $7, metadata = $8, egress = $9, auto_pause_ms = $10, prepare = $11, updated_at = $12, pids = $14 \
+         WHERE name = $13 RETURNING {TEMPLATE_COLUMNS}"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(&options.image)
@@ -72,6 +74,7 @@ pub(super) async fn update(
         .bind(prepare_text(options.prepare.as_deref()))
         .bind(ms(at))
         .bind(name)
+        .bind(options.size.pids)
         .fetch_optional(pool)
         .await?;
     row.map(|row| template(&row)).transpose()

@@ -12,7 +12,7 @@ pub(super) async fn are_kept_by_name(store: &dyn Store) {
     let options = SpawnOptions {
         image: Some("host".to_owned()),
         ttl: Some(Duration::from_millis(1500)),
-        size: SizeOptions { memory_mb: Some(u32::MAX), ..SizeOptions::default() },
+        size: SizeOptions { memory_mb: Some(u32::MAX), pids: Some(77), ..SizeOptions::default() },
         entrypoint: Some(true),
         egress: Some(EgressPolicy {
             mode: EgressMode::Open,

@@ -314,6 +314,20 @@ async fn a_command_ended_by_the_memory_limit_is_reported_as_such() {
 }
 
 #[tokio::test]
+async fn a_command_at_the_limit_of_processes_is_reported_as_such() {
+    let server = TestServer::start(NATIVE).await;
+    let few = server.spawn_with(json!({"pids": 32})).await;
+    let many = server.spawn_with(json!({"pids": 600})).await;
+    let threads = "python3 -c 'import threading, time\nfor n in range(300): threading.Thread(target=time.sleep, args=(3,), daemon=True).start()\nprint(1)'";
+    let result = server.exec(&many, threads).await;
+    assert_eq!((&result["exit_code"], result.get("pids_exhausted")), (&json!(0), None), "{result}");
+    let result = server.exec(&few, threads).await;
+    assert_eq!((&result["exit_code"], &result["pids_exhausted"]), (&json!(1), &json!(true)), "{result}");
+    let result = server.exec(&few, "true").await;
+    assert_eq!(result.get("pids_exhausted"), None, "{result}");
+}
+
+#[tokio::test]
 async fn the_exit_code_is_a_trailer_too() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let server = TestServer::start(MOCK).await;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::server::{Answer, MOCK, TestServer};
 
-const SMALL: &str = "defaults.max_memory_mb=1024 defaults.max_vcpus=2 defaults.max_disk_mb=100";
+const SMALL: &str = "defaults.max_memory_mb=1024 defaults.max_vcpus=2 defaults.max_disk_mb=100 defaults.max_pids=300";
 
 async fn spawn_as(server: &TestServer, owner: &str, body: Value) -> Answer {
     let request = server.request(Method::POST, "/sandboxes").header("X-User-ID", owner).json(&body);
@@ -21,6 +21,7 @@ async fn a_size_above_the_ceiling_is_refused_wherever_it_is_asked_for() {
         (json!({"vcpus": 3}), "`vcpus` is above the maximum of 2"),
         (json!({"disk_mb": 101}), "`disk_mb` is above the maximum of 100"),
         (json!({"disk_mb": 0}), "ask for 1 to 100"),
+        (json!({"pids": 301}), "`pids` is above the maximum of 300"),
     ] {
         for route in ["/sandboxes", "/sandboxes/admission", "/templates/plain/spawn"] {
             let answer = server.post(route, body.clone()).await;
@@ -28,9 +29,9 @@ async fn a_size_above_the_ceiling_is_refused_wherever_it_is_asked_for() {
             assert!(!answer.headers.contains_key("retry-after"), "waiting does not cure it");
         }
     }
-    let most = json!({"memory_mb": 1024, "vcpus": 2, "disk_mb": 100});
+    let most = json!({"memory_mb": 1024, "vcpus": 2, "disk_mb": 100, "pids": 300});
     let made = server.post("/sandboxes", most.clone()).await;
-    assert_eq!(made.status, 201);
+    assert_eq!((made.status.as_u16(), &made.json()["pids"]), (201, &json!(300)));
     assert_eq!(server.post("/sandboxes/admission", most).await.ok()["allowed"], true);
     assert_eq!(server.get("/sandboxes").await.ok().as_array().unwrap().len(), 1, "refused ones leave nothing");
 }

@@ -21,8 +21,9 @@ async fn a_template_is_created_read_replaced_and_removed() {
     server.post("/templates", json!({"name": "py"})).await.refused(409, "conflict", "template `py` already exists");
     assert_eq!(server.get("/templates/py").await.ok(), body);
     assert_eq!(server.get("/templates").await.ok(), json!([body]));
-    let replaced = server.put("/templates/py", json!({"vcpus": 2})).await.ok();
+    let replaced = server.put("/templates/py", json!({"vcpus": 2, "pids": 77})).await.ok();
     assert!(replaced.get("memory_mb").is_none() && replaced["vcpus"] == 2, "{replaced}");
+    assert_eq!(server.post("/templates/py/spawn", json!({})).await.ok()["pids"], 77);
     assert_eq!(server.delete("/templates/py").await.ok(), json!({"status": "deleted"}));
     for answer in [
         server.get("/templates/py").await,

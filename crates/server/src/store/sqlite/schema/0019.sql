@@ -1,0 +1,2 @@
+-- A template may name the most processes and threads of a sandbox.
+ALTER TABLE templates ADD COLUMN pids INTEGER;
