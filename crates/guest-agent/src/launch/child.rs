@@ -14,7 +14,7 @@ use super::go::{Sent, wait_for_go};
 use super::order::{ORDER, report_failure};
 use super::refused::{At, Refused};
 use super::shares::{self, Part};
-use super::{privileges, root, seccomp, slot_user, syscall};
+use super::{privileges, root, seccomp, size, slot_user, syscall};
 use crate::{prepare_rootfs, sockets};
 
 /// Number under which the agent finds its listening socket.
@@ -112,6 +112,10 @@ fn prepare(
     if let Some(files) = &size_files {
         syscall::duplicate_to(&files.meminfo, MEMINFO_FD).at("hand over descriptors")?;
         syscall::duplicate_to(&files.stat, STAT_FD).at("hand over descriptors")?;
+    }
+    if let Some(view) = &launch.size_view {
+        // Not before, because launcher and child make the box at the same time.
+        size::start_on(&view.processors);
     }
     privileges::limit_resources(&launch.soft)?;
     shares::bound_each(Part::of(launch))?;

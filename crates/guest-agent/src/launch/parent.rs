@@ -30,9 +30,8 @@ pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
     let (oom_events, oom_mount) = opened.unzip();
     let command_oom_score = privileges::end_before_the_server(launch.soft.memory_mb == 0)?;
     let cgroup = join_cgroups(&launch.cgroups)?;
-    match &launch.size_view {
-        Some(view) => start_on(&view.processors),
-        None => limit_processors(launch.soft.vcpus)?,
+    if launch.size_view.is_none() {
+        limit_processors(launch.soft.vcpus)?;
     }
     if let Some(id) = launch.id_base {
         shares::become_owner(id)?;
@@ -144,21 +143,6 @@ pub(super) fn limit_processors(vcpus: u32) -> Result<(), Refused> {
         chosen.set(usable[(first + n) % usable.len()]);
     }
     sched_setaffinity(None, &chosen).at("choose processors")
-}
-
-/// Has the processes of the box start on these processors. They may leave them: a control group or the
-/// share of all boxes bounds what they take. Where that is refused, the box sees more processors than it
-/// has.
-fn start_on(processors: &[u32]) {
-    use rustix::thread::{CpuSet, sched_setaffinity};
-    let mut chosen = CpuSet::new();
-    for number in processors {
-        // A number that the set cannot hold is left out.
-        if (*number as usize) < CpuSet::MAX_CPU {
-            chosen.set(*number as usize);
-        }
-    }
-    let _ = sched_setaffinity(None, &chosen);
 }
 
 fn map_ids(launch: &Launch, pid: Pid) -> Result<(), Refused> {

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use guest_protocol::{GroupView, SizeView};
 use rustix::fs::OFlags;
 use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::descriptors::{open, own};
 use super::mount_point::{make_dir, mount_options};
@@ -99,4 +100,18 @@ fn show_groups(target: &str, groups: &[GroupView]) {
 
 fn cover(target: &str) -> Result<(), rustix::io::Errno> {
     mount("tmpfs", target, "tmpfs", PLAIN | MountFlags::RDONLY, c"nr_inodes=1,mode=0555")
+}
+
+/// Has the processes of the box start on these processors. They may leave them: a control group or the
+/// share of all boxes bounds what they take. Where that is refused, the box sees more processors than it
+/// has.
+pub(super) fn start_on(processors: &[u32]) {
+    let mut chosen = CpuSet::new();
+    for number in processors {
+        // A number that the set cannot hold is left out.
+        if (*number as usize) < CpuSet::MAX_CPU {
+            chosen.set(*number as usize);
+        }
+    }
+    let _ = sched_setaffinity(None, &chosen);
 }
