@@ -32,7 +32,7 @@ use crate::error::{Error, Result, stopped};
 use crate::image::{Image, ImageGuard, Run};
 use crate::layout::descriptor;
 use crate::layout::work::{Ingest, Work};
-use crate::manifest::{DOCUMENT_BYTES_MAX, Document, LAYERS_MAX, configuration};
+use crate::manifest::{DOCUMENT_BYTES_MAX, Document, INDEXES_MAX, LAYERS_MAX, configuration};
 use crate::name::{Name, shown};
 use crate::platform::{Platform, offered};
 use crate::processors::{Pace, Paced, Turn};
@@ -379,7 +379,8 @@ impl Reader<'_> {
             let image = shown(&names.first().map(Name::to_string).unwrap_or_default());
             let mut bytes = opened.blob_document(manifest)?;
             let mut document = Document::parse(&bytes, &image)?;
-            if let Document::Index(platforms) = &document {
+            for _ in 0..INDEXES_MAX {
+                let Document::Index(platforms) = &document else { break };
                 let host = Platform::host();
                 let Some(chosen) = host.choose(platforms.manifests()) else {
                     let there = offered(platforms.manifests());
@@ -391,7 +392,9 @@ impl Reader<'_> {
                 document = Document::parse(&bytes, &image)?;
             }
             let Document::Manifest(manifest) = document else {
-                return Err(Error::Invalid(format!("{image} cannot be used: its index leads to an index")));
+                return Err(Error::Invalid(format!(
+                    "{image} cannot be used: more than {INDEXES_MAX} indexes lead to it"
+                )));
             };
             for blob in [manifest.config()].into_iter().chain(manifest.layers()) {
                 self.take_blob(opened, blob)?;

@@ -53,6 +53,9 @@ struct Kind {
     layers: Option<serde::de::IgnoredAny>,
 }
 
+/// Most indexes that lead to a manifest, one to the other.
+pub(super) const INDEXES_MAX: usize = 4;
+
 impl Document {
     /// Parses a manifest or an index, whichever its fields show. A document with the fields of
     /// both is refused.

@@ -73,7 +73,8 @@ impl Platform {
         self.suits(image).is_some()
     }
 
-    /// Chooses the manifest of an index that fits this platform best.
+    /// Chooses the manifest of an index that fits this platform best, else the one entry that names no
+    /// platform. What platform an image is for is checked by its configuration too.
     pub(super) fn choose<'a>(&self, manifests: &'a [Descriptor]) -> Option<&'a Descriptor> {
         let mut best: Option<(u32, &Descriptor)> = None;
         for manifest in manifests {
@@ -82,7 +83,16 @@ impl Platform {
                 best = Some((suits, manifest));
             }
         }
-        best.map(|(_, manifest)| manifest)
+        best.map(|(_, manifest)| manifest).or_else(|| only_unnamed(manifests))
+    }
+}
+
+/// Returns the entry of an index that names no platform, if it is the only entry: as with an index that
+/// leads to another.
+fn only_unnamed(manifests: &[Descriptor]) -> Option<&Descriptor> {
+    match manifests {
+        [only] if only.platform().is_none() => Some(only),
+        _ => None,
     }
 }
 

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::image::{Image, ImageGuard, Run};
 use crate::layout::descriptor;
 use crate::layout::work::Work;
-use crate::manifest::{DOCUMENT_BYTES_MAX, Document, compression, configuration, media_type};
+use crate::manifest::{DOCUMENT_BYTES_MAX, Document, INDEXES_MAX, compression, configuration, media_type};
 use crate::name::{self, Name};
 use crate::platform::{Platform, offered};
 use crate::progress::{Meter, Progress, State, broke_off};
@@ -210,32 +210,36 @@ impl Store {
     /// Resolves the name to the manifest for this machine.
     async fn resolve(&self, work: &Work, name: &Name, sources: &[Source]) -> Result<(Vec<u8>, Box<ImageManifest>)> {
         let image = format!("`{name}`");
-        let bytes = self.document(work, name, sources, name.version(), name.digest()).await?;
-        let index = match Document::parse(&bytes, &image)? {
-            Document::Manifest(manifest) => return Ok((bytes, manifest)),
-            Document::Index(index) => index,
-        };
+        let mut bytes = self.document(work, name, sources, name.version(), name.digest()).await?;
         let host = Platform::host();
-        let Some(chosen) = host.choose(index.manifests()) else {
-            return Err(Error::Invalid(format!(
-                "{image} is not made for {host}, what this server is; there is {}",
-                offered(index.manifests())
-            )));
-        };
-        let digest = chosen.digest().to_string();
-        if !is_digest(&digest) {
-            return Err(Error::Invalid(format!("{image} cannot be used: the digest of a manifest is no sha256")));
+        for _ in 0..INDEXES_MAX {
+            let index = match Document::parse(&bytes, &image)? {
+                Document::Manifest(manifest) => return Ok((bytes, manifest)),
+                Document::Index(index) => index,
+            };
+            let Some(chosen) = host.choose(index.manifests()) else {
+                return Err(Error::Invalid(format!(
+                    "{image} is not made for {host}, what this server is; there is {}",
+                    offered(index.manifests())
+                )));
+            };
+            let digest = chosen.digest().to_string();
+            if !is_digest(&digest) {
+                return Err(Error::Invalid(format!("{image} cannot be used: the digest of a manifest is no sha256")));
+            }
+            bytes = match work.has(&digest, chosen.size()) {
+                true => self
+                    .layout
+                    .read_blob(&digest, DOCUMENT_BYTES_MAX)
+                    .map_err(|error| disk::failed("read a manifest", error))?,
+                false => self.document(work, name, sources, &digest, Some(&digest)).await?,
+            };
         }
-        let bytes = match work.has(&digest, chosen.size()) {
-            true => self
-                .layout
-                .read_blob(&digest, DOCUMENT_BYTES_MAX)
-                .map_err(|error| disk::failed("read a manifest", error))?,
-            false => self.document(work, name, sources, &digest, Some(&digest)).await?,
-        };
         match Document::parse(&bytes, &image)? {
             Document::Manifest(manifest) => Ok((bytes, manifest)),
-            Document::Index(_) => Err(Error::Invalid(format!("{image} cannot be used: its index leads to an index"))),
+            Document::Index(_) => {
+                Err(Error::Invalid(format!("{image} cannot be used: more than {INDEXES_MAX} indexes lead to it")))
+            }
         }
     }
 

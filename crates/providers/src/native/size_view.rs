@@ -99,7 +99,7 @@ mod test {
         assert_eq!([of(0, 1), of(1, 1), of(5, 1)], [[0], [2], [2]]);
         assert_eq!(of(3, 2), [0, 7]);
         assert_eq!([of(9, 4), of(1, 64)], [usable, usable]);
-        assert_eq!(chosen(&[], 1, 1), []);
+        assert_eq!(chosen(&[], 1, 1), Vec::<u32>::new());
     }
 
     #[test]

@@ -482,3 +482,34 @@ async fn archives_that_one_caller_sends_for_ever_leave_places_to_others() {
     store.images.close().await;
     assert_eq!(fs::read_dir(store.temp.path().join("images/ingest")).unwrap().count(), 0);
 }
+
+/// Packs the files of a layout with a number of indexes between `index.json` and the image. Only the
+/// first one names the image.
+fn nested(indexes: usize) -> Vec<u8> {
+    let mut files = image().oci_files("app:1");
+    for _ in 0..indexes {
+        let (_, outer) = files.iter_mut().find(|(path, _)| path == "index.json").unwrap();
+        let inner = std::mem::take(outer);
+        let manifest = json!({
+            "mediaType": "application/vnd.oci.image.index.v1+json", "digest": digest(&inner), "size": inner.len(),
+            "annotations": {"org.opencontainers.image.ref.name": "app:1"},
+        });
+        *outer = serde_json::to_vec(&json!({"schemaVersion": 2, "manifests": [manifest]})).unwrap();
+        files.push((digest(&inner).replace("sha256:", "blobs/sha256/"), inner));
+    }
+    let dirs = [Entry::dir("blobs"), Entry::dir("blobs/sha256")];
+    let entries: Vec<_> =
+        dirs.into_iter().chain(files.into_iter().map(|(path, bytes)| Entry::file(path, bytes))).collect();
+    layer(&entries)
+}
+
+#[test]
+fn indexes_may_lead_to_indexes_up_to_a_bound() {
+    // The innermost index has the manifest without a platform, as of an image in `index.json`.
+    for indexes in [1, 2, 4] {
+        let store = Store::new();
+        assert_eq!(store.imports(None, nested(indexes)).len(), 1, "{indexes}");
+        assert_eq!(store.read("app:1", "etc/who"), "one");
+    }
+    Store::new().refuses(None, nested(5), "more than 4 indexes");
+}

@@ -123,7 +123,8 @@ async fn nothing_of_the_servers_environment_or_descriptors_reaches_a_box() {
         let Ok(environ) = std::fs::read(format!("/proc/{pid}/environ")) else { continue };
         let environ = String::from_utf8_lossy(&environ).into_owned();
         for line in environ.split('\0').filter(|line| !line.is_empty()) {
-            assert!(line.starts_with("PROOT_"), "{line}");
+            // Parameters of PRoot and of the agent.
+            assert!(line.starts_with("PROOT_") || line.starts_with("TIDEBOX_AGENT="), "{line}");
         }
     }
     let Ok(fds) = std::fs::read_dir(format!("/proc/{}/fd", pids[1])) else { return };

@@ -1,4 +1,4 @@
-//! Frames that ask for nothing and carry nothing, such as PRIORITY, WINDOW_UPDATE, PING, SETTINGS and unknown types:
+//! Frames that ask for nothing and carry nothing, such as PRIORITY, `WINDOW_UPDATE`, PING, SETTINGS and unknown types:
 //! each costs the server time, so they are bounded like requests that are taken back.
 
 use std::io;
