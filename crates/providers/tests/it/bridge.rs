@@ -274,6 +274,7 @@ impl Agent {
                             code: exit.code,
                             timed_out: exit.timed_out,
                             oom_killed: exit.oom_killed,
+                            pids_exhausted: exit.pids_exhausted,
                             duration_us: u64::try_from(exit.duration.as_micros()).unwrap_or(u64::MAX),
                         };
                         Ok(frame::encode(Kind::Exit, &serde_json::to_vec(&exit).expect("it serializes")))

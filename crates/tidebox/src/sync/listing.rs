@@ -382,7 +382,10 @@ mod test {
                         std::fs::create_dir(name).unwrap();
                         std::os::unix::fs::symlink("nowhere", name.join("link")).unwrap();
                     }
-                    names.iter().for_each(|name| std::fs::remove_dir_all(name).unwrap());
+                    for name in &names {
+                        std::fs::remove_file(name.join("link")).unwrap();
+                        std::fs::remove_dir(name).unwrap();
+                    }
                 }
             });
             let root = rustix::fs::open(folder.path(), OPEN_DIR, Mode::empty()).unwrap();
