@@ -111,9 +111,9 @@ fn full<T>(result: Result<T, Error>) {
     }
 }
 
-/// Returns an image that is small to download and has `bytes` bytes of files.
+/// Returns an image that is small to download and has `bytes` bytes of files, which are no holes.
 fn hollow(bytes: usize) -> Image {
-    Image::new(&[vec![Entry::file("zeros", vec![0; bytes])]])
+    Image::new(&[vec![Entry::file("ones", vec![1; bytes])]])
 }
 
 fn read_all(path: &Path) -> Vec<u8> {
@@ -189,7 +189,7 @@ async fn fill_in_an_unpack() {
     std::fs::remove_file(disk.filler()).unwrap();
     disk.grow("size=100m");
     let held = images.take(hollow).await.unwrap();
-    assert_eq!(held.root().join("zeros").metadata().unwrap().len(), 30 << 20);
+    assert_eq!(held.root().join("ones").metadata().unwrap().len(), 30 << 20);
     drop(held);
     disk.everything_goes(images).await;
     println!("WORKS");
@@ -216,7 +216,7 @@ async fn fill_in_an_import() {
     let too_large = large(6_000_000, 1).docker_save(&["large:1"]);
     let twice = large(2_500_000, 2).docker_save(&["twice:1"]);
     let hollow = hollow(30 << 20).oci_tar("docker.io/library/hollow:1");
-    let root = fixtures::image::Packing::Gzip.pack(&fixtures::image::layer(&[Entry::file("x", vec![0; 30 << 20])]));
+    let root = fixtures::image::Packing::Gzip.pack(&fixtures::image::layer(&[Entry::file("x", vec![1; 30 << 20])]));
     let archives = [(None, too_large), (None, twice), (None, hollow), (Some("root:1"), root)];
     for (name, archive) in &archives {
         full(images.import(*name, pieces(archive)).await);
@@ -310,7 +310,7 @@ async fn reach_the_reserve() {
         })
     };
     full(images.take(&disk.names[1]).await);
-    let archive = fixtures::image::Packing::Zstd.pack(&fixtures::image::layer(&[Entry::file("x", vec![0; 60 << 20])]));
+    let archive = fixtures::image::Packing::Zstd.pack(&fixtures::image::layer(&[Entry::file("x", vec![1; 60 << 20])]));
     let pieces = futures_util::stream::once(async move { Ok(bytes::Bytes::from(archive)) }).boxed();
     full(images.import(Some("root:1"), pieces).await);
     over.store(true, Ordering::SeqCst);

@@ -188,7 +188,10 @@ async fn a_start_is_named_so_that_the_service_knows_a_repeat() {
     let body: Value = serde_json::from_slice(&asked.body).unwrap();
     let expected = json!({"team": "blue", "tidebox.id": id(1).as_str(), "tidebox.store": "ours"});
     let egress = json!({"mode": "none"});
-    assert_eq!(body, json!({"memory_mb": 64, "vcpus": 1, "ttl": "1m0s", "metadata": expected, "egress": egress}));
+    let sent = json!({
+        "memory_mb": 64, "vcpus": 1, "pids": 64, "ttl": "1m0s", "metadata": expected, "egress": egress
+    });
+    assert_eq!(body, sent);
 }
 
 #[tokio::test]
