@@ -66,7 +66,7 @@ async fn a_box_of_an_image_has_the_powers_of_any_other_and_no_more() {
     let (of_image, of_host) = (provider.start_with(spec_of(FULL)).await, provider.start().await);
     let powers = "grep -E '^(Cap|NoNewPrivs|Seccomp:|Groups)' /proc/self/status";
     assert_eq!(of_image.text(powers).await, of_host.text(powers).await);
-    for script in ["mount -t tmpfs none /mnt", "umount /proc/sys", "chroot / /bin/true", "mknod /tmp/d c 1 3"] {
+    for script in ["mount -t tmpfs none /mnt", "umount /proc/sys", "mknod /tmp/d c 1 3"] {
         of_image.refuses(script).await;
     }
     let mounts = of_image.text("grep ' / ' /proc/self/mounts").await;

@@ -188,8 +188,8 @@ async fn no_process_of_a_neighbour_or_of_the_box_shows_or_is_reached() {
     let seen = other.text("cat /proc/[0-9]*/comm | sort | uniq | tr '\\n' ' '").await;
     assert!(!seen.contains("sleep"), "{seen}");
     assert!(!other.text("cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'; true").await.contains("word"));
-    // Signals and tracing to every possible process id.
-    let program = "import ctypes, os, signal\nl = ctypes.CDLL(None, use_errno=True)\nhit = []\nmine = {int(p) for p in os.listdir('/proc') if p.isdigit()}\nfor pid in range(1, 70000):\n  if pid in mine: continue\n  try: os.kill(pid, signal.SIGKILL); hit.append(pid)\n  except OSError: pass\n  if l.ptrace(16, pid, 0, 0) == 0: hit.append(pid)\nprint(hit)";
+    // Signals and tracing to every possible id of a process or thread.
+    let program = "import ctypes, os, signal\nl = ctypes.CDLL(None, use_errno=True)\nhit = []\nmine = {int(t) for p in os.listdir('/proc') if p.isdigit() for t in os.listdir(f'/proc/{p}/task')}\nfor pid in range(1, 70000):\n  if pid in mine: continue\n  try: os.kill(pid, signal.SIGKILL); hit.append(pid)\n  except OSError: pass\n  if l.ptrace(16, pid, 0, 0) == 0: hit.append(pid)\nprint(hit)";
     assert_eq!(other.python(program).await.stdout, "[]\n");
     other.sh("kill -9 -1; kill -9 1; kill -STOP 1; kill -SEGV 1").await;
     one.text("cat /proc/[0-9]*/comm | grep -q sleep").await;
