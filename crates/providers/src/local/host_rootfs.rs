@@ -169,7 +169,7 @@ enum Item {
 /// Returns what commands of a box get unless they say otherwise.
 pub(crate) fn defaults() -> Defaults {
     let more = MORE_PROGRAMS.iter().filter(|dir| Path::new(dir).is_dir());
-    let path: Vec<&str> = more.copied().chain([USUAL_PATH]).collect();
+    let path: Vec<&str> = [USUAL_PATH].into_iter().chain(more.copied()).collect();
     // Where there is nothing more the agent sets the usual one.
     let env = if path.len() > 1 { BTreeMap::from([("PATH".to_owned(), path.join(":"))]) } else { BTreeMap::new() };
     Defaults { env, ..Defaults::default() }

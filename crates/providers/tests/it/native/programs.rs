@@ -184,7 +184,10 @@ async fn a_box_of_the_host_has_the_configuration_that_packages_brought_and_no_ot
         sandbox.refuses(&format!("test -e {own}")).await;
     }
     if std::fs::exists("/usr/bin/dpkg").unwrap() {
-        sandbox.text("test -s /etc/pam.d/su && test -s /etc/bash.bashrc && su -s /bin/sh nobody -c true").await;
+        sandbox.text("test -s /etc/pam.d/su && test -s /etc/bash.bashrc").await;
+        if is_root() {
+            sandbox.text("su -s /bin/sh nobody -c true").await;
+        }
         // The list of packages is that of the host, whose programs the box has, and sources are there.
         sandbox.text("dpkg-query --show bash && apt-cache policy && test -s /etc/apt/sources.list.d/*.sources").await;
     }

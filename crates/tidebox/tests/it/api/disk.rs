@@ -176,7 +176,7 @@ async fn an_image_that_no_box_holds_goes_before_a_box_that_takes_less() {
     let disk = SmallDisk::of_megabytes(600);
     let server = server_on(&disk, &format!("{NATIVE} limits.reserve_disk_mb=100")).await;
     let [first, second] = [server.spawn().await, server.spawn().await];
-    import(&server, "large:1", &[Entry::file("zeros", vec![0; 250 << 20])]).await.ok();
+    import(&server, "large:1", &[Entry::file("ones", vec![1; 250 << 20])]).await.ok();
     server.output(&first, "head -c 110M /dev/zero > f").await;
     server.output(&second, "head -c 160M /dev/zero > f").await;
     server.until("the image has gone", async || server.get("/images").await.ok().as_array().unwrap().is_empty()).await;

@@ -27,9 +27,9 @@ async fn a_full_disk_refuses_what_comes_and_leaves_what_is_there() {
     let Some(system) = Image::alpine_like() else { return };
     let here = registry.push(&system, "team/system", "1");
     // Small to download, and larger than the disk when it is unpacked.
-    let zeros = vec![Entry::file("zeros", vec![0; TOO_MUCH])];
-    let hollow = registry.push(&Image::new(std::slice::from_ref(&zeros)), "team/hollow", "1");
-    let archive = layer(&zeros);
+    let ones = vec![Entry::file("ones", vec![1; TOO_MUCH])];
+    let hollow = registry.push(&Image::new(std::slice::from_ref(&ones)), "team/hollow", "1");
+    let archive = layer(&ones);
     let Some(server) = TestServer::builder(&asking(&registry, "")).images_on("size=24m") else { return };
     let server = server.start().await;
     server.post("/images/pull", json!({"name": here})).await.ok();
@@ -72,12 +72,12 @@ async fn a_full_disk_refuses_what_comes_and_leaves_what_is_there() {
 #[tokio::test]
 async fn the_command_line_says_what_to_do_about_a_full_disk() {
     let Some(registry) = Registry::start() else { return };
-    let zeros = vec![Entry::file("zeros", vec![0; TOO_MUCH])];
-    let hollow = registry.push(&Image::new(std::slice::from_ref(&zeros)), "team/hollow", "1");
+    let ones = vec![Entry::file("ones", vec![1; TOO_MUCH])];
+    let hollow = registry.push(&Image::new(std::slice::from_ref(&ones)), "team/hollow", "1");
     let Some(server) = TestServer::builder(&asking(&registry, "")).images_on("size=24m") else { return };
     let server = server.start().await;
     let mut archive = tempfile::NamedTempFile::new().unwrap();
-    archive.write_all(&layer(&zeros)).unwrap();
+    archive.write_all(&layer(&ones)).unwrap();
     let work = move || {
         let file = archive.path().to_str().unwrap();
         for arguments in [&["image", "pull", &hollow][..], &["image", "import", file, "--name", "a:1"]] {
