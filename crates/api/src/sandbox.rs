@@ -25,7 +25,7 @@ pub struct Sandbox {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_mb: Option<u32>,
     /// Maximum number of processes and threads at once; 0 from a server that does not tell it.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_untold")]
     pub pids: u32,
     /// Time of the spawn request (RFC 3339, UTC).
     pub created_at: String,
@@ -127,4 +127,9 @@ pub struct Status {
 pub struct Pruned {
     /// Number of expired sandboxes that were removed.
     pub pruned: u64,
+}
+
+/// Returns true for a limit that the server has not told.
+fn is_untold(limit: &u32) -> bool {
+    *limit == 0
 }

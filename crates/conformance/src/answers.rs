@@ -41,7 +41,8 @@ async fn large_lists(subject: Subject) {
     assert!(whole.count() > 0, "none of the lists came: {:?}", lists.first());
     let refused = lists.iter().filter_map(|list| list.as_ref().err());
     for error in refused {
-        assert!(matches!(error, Error::Exhausted(_)), "{error:?}");
+        // The latter of another service, whose own memory for requests is taken.
+        assert!(matches!(error, Error::Exhausted(_) | Error::Unavailable(_)), "{error:?}");
     }
     assert_eq!(inside.guest.list(dir).await.unwrap().len(), ENTRIES);
     assert_eq!(inside.sh("echo works").await.text(), "works\n");
@@ -66,7 +67,8 @@ async fn full_console(subject: Subject) {
     });
     assert!(whole.count() > 0, "none of the looks came: {:?}", looks.first());
     for error in looks.iter().filter_map(|look| look.as_ref().err()) {
-        assert!(matches!(error, Error::Exhausted(_)), "{error:?}");
+        // The latter of another service, whose own memory for requests is taken.
+        assert!(matches!(error, Error::Exhausted(_) | Error::Unavailable(_)), "{error:?}");
     }
     assert_eq!(inside.sh("echo works").await.text(), "works\n");
 }

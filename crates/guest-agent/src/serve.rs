@@ -33,7 +33,7 @@ use crate::diverted::DivertedSockets;
 use crate::exec::reaping;
 use crate::memory::keep_while_busy;
 use crate::ptrace::{self, TracerHandle};
-use crate::size::Size;
+use crate::size::{self, Size};
 use crate::{exec, pids, prepare_rootfs, tracer_notes, turns, vsock, watchdog};
 
 /// Maximum number of connections. The server keeps one, and opens another after a restart.
@@ -191,7 +191,7 @@ async fn serve(boot: Boot, ways: Ways, seen: Seen, ties: Option<(TracerHandle, O
     }
     spawn_local(Rc::clone(&agent.activity).trim_when_idle());
     if agent.size.is_some() {
-        spawn_local(Size::follow(Rc::clone(&agent)));
+        spawn_local(size::watch::follow(Rc::clone(&agent)));
     }
     if agent.boot.soft_memory_mb > 0 {
         spawn_local(watchdog::run(Rc::clone(&agent), agent.boot.soft_memory_mb));

@@ -4,25 +4,18 @@
 //! program is about to read them, so they show the box as it was when a command began, or when a program
 //! opened one of them the last time.
 
+pub(crate) mod watch;
+
 use std::cell::Cell;
 use std::fmt::Write;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crate::descriptor::take;
 use guest_protocol::SizeFiles;
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use tokio::io::unix::AsyncFd;
 
-use crate::agent::Agent;
-use crate::descriptor::{readable, take};
-
-/// Pause after each renewal, so that a program that reads the files in a loop costs little.
-const PAUSE: Duration = Duration::from_millis(100);
 /// Age of the files at which the begin of a command renews them.
 const AGE: Duration = Duration::from_secs(1);
-/// Size of the buffer for events; those that do not fit are read with the next.
-const EVENTS_BYTES: usize = 1024;
 /// Ticks of `/proc/stat` in a second, which the kernel never changes for programs.
 const TICKS: u64 = 100;
 /// Microseconds in a tick.
@@ -83,31 +76,6 @@ impl Size {
         let _ = rustix::io::pwrite(&self.meminfo, meminfo(*memory_mb, memory_use()).as_bytes(), 0);
         let _ = rustix::io::pwrite(&self.stat, stat(processors, *kernel_started, cpu_use(elapsed)).as_bytes(), 0);
     }
-
-    /// Renews the files whenever a program has opened one.
-    pub(crate) async fn follow(agent: Rc<Agent>) {
-        let Some((size, events)) = agent.size.as_ref().zip(opens()) else { return };
-        loop {
-            let Ok(mut guard) = events.readable().await else { return };
-            let mut buffer = [0; EVENTS_BYTES];
-            match rustix::io::read(&events, &mut buffer[..]) {
-                Ok(_) => size.renew(),
-                Err(rustix::io::Errno::AGAIN) => guard.clear_ready(),
-                Err(_) => return,
-            }
-            drop(guard);
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
-}
-
-/// Returns the events of programs that open the files; `None` if the box has no watch left.
-fn opens() -> Option<AsyncFd<OwnedFd>> {
-    let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?;
-    for path in ["/proc/meminfo", "/proc/stat"] {
-        inotify::add_watch(&fd, path, WatchFlags::OPEN).ok()?;
-    }
-    readable(fd).ok()
 }
 
 /// Returns variables that tell runtimes the limit on memory where they find no control group that does;

@@ -20,10 +20,10 @@ use bytes::Bytes;
 use domain::Asker;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
+use host_disk::write_sparse;
 use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType};
 use serde::Deserialize;
 use serde_json::json;
-use tokio::io::AsyncWriteExt as _;
 use tokio::sync::watch;
 
 use crate::digest::{is_digest, sha256};
@@ -166,7 +166,7 @@ impl Store {
     async fn write_down(&self, mut archive: Archive) -> Result<Spool> {
         let fails = |error| disk::failed("write an archive", error);
         let spool = self.spool();
-        let mut file = tokio::fs::File::create(&spool.path).await.map_err(fails)?;
+        let mut file = tokio::fs::File::create(&spool.path).await.map_err(fails)?.into_std().await;
         let (mut written, mut looked) = (0_u64, 0_u64);
         while let Some(chunk) = archive.next().await {
             let chunk = chunk?;
@@ -176,9 +176,13 @@ impl Store {
                 self.room()?;
                 looked = written + LOOK_BYTES;
             }
-            file.write_all(&chunk).await.map_err(fails)?;
+            let append = move || write_sparse(&mut file, &chunk).map(|_| file);
+            file = match tokio::task::spawn_blocking(append).await {
+                Ok(appended) => appended.map_err(fails)?,
+                Err(error) => return Err(Error::failed("write an archive", error)),
+            };
         }
-        file.flush().await.map_err(fails)?;
+        file.set_len(written).map_err(fails)?;
         Ok(spool)
     }
 

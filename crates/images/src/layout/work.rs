@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{self, Read as _, Seek as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use host_disk::write_sparse;
 use oci_spec::image::{Descriptor, MediaType};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
@@ -181,13 +182,16 @@ impl Ingest {
         if self.expected.as_ref().is_some_and(|(_, size)| self.offset + bytes.len() as u64 > *size) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the blob is larger than announced"));
         }
-        if let Err(error) = self.file.write_all(bytes) {
+        let end = self.offset + bytes.len() as u64;
+        // Layers that are not compressed have the holes of their files as zeros. The length tells a later
+        // download where this one ended.
+        if let Err(error) = write_sparse(&mut self.file, bytes).and_then(|_| self.file.set_len(end)) {
             // A part of it may be written: the file is cut after the last whole write.
             let _ = self.file.set_len(self.offset);
             return Err(error);
         }
         self.hash.update(bytes);
-        self.offset += bytes.len() as u64;
+        self.offset = end;
         Ok(())
     }
 

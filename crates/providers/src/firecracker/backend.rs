@@ -28,13 +28,13 @@ use crate::local::backend::Backend;
 use crate::local::builder::try_box;
 use crate::local::cgroup::{self, Cgroups};
 use crate::local::fault::{not_made, not_written};
+use crate::local::file_key::{FileKey, files_in};
 use crate::local::folder::BoxFolder;
 use crate::local::parts::Parts;
 use crate::local::plan::BoxPlan;
 use crate::local::probe::{Probe, probe_id};
 use crate::local::process::Process;
 use crate::local::record::Record;
-use crate::local::shared_files::{FileKey, files_in};
 use crate::local::snapshot_folder::SnapshotFolder;
 use crate::{Error, Facts, Guest as _, ImageSnapshots, Result, Spec};
 

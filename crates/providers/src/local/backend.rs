@@ -10,13 +10,13 @@ use guest_protocol::CgroupDir;
 
 use super::agent_socket::{Running, dial};
 use super::cgroup::freezer::Freezer;
+use super::file_key::{FileKey, files_in};
 use super::folder::BoxFolder;
 use super::parts::Parts;
 use super::plan::BoxPlan;
 use super::probe::Probe;
 use super::process::Process;
 use super::record::Record;
-use super::shared_files::{FileKey, files_in};
 use super::snapshot_folder::SnapshotFolder;
 use crate::agent::AgentGuest;
 use crate::{Error, Facts, ImageSnapshots, Result, Spec};

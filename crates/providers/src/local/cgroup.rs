@@ -9,6 +9,7 @@ pub(crate) mod controller;
 pub(crate) mod freezer;
 mod manager;
 pub(crate) mod memory;
+mod parent;
 mod place;
 pub(crate) mod remedy;
 mod tree;
@@ -21,23 +22,14 @@ use std::time::Duration;
 
 use domain::{Resources, SandboxId, StoreId};
 use guest_protocol::{CgroupDir, SoftLimits};
-use rustix::io::Errno;
 
 use crate::BoxStats;
 
 use controller::Controller;
 use memory::MemoryGroup;
-use tree::Hierarchy;
+pub(crate) use parent::socket_bytes;
+use parent::{Parent, SOCKET_LIMIT, limit, retrying};
 
-/// Period of processor limits, in microseconds; the kernel's default.
-const CPU_PERIOD_US: u64 = 100_000;
-/// Divisor of a box's memory that gives the limit on its TCP and UDP buffers in version 1. There
-/// they count to no memory limit, and this one comes on top of it. Streams over the loopback
-/// reach two thirds of their speed with 16 MiB, and a sixth of it with 4.
-const SOCKET_SHARE: u64 = 8;
-const SOCKET_BYTES_MIN: u64 = 16 * 1024 * 1024;
-/// Version 1 file of the limit on socket buffers.
-const SOCKET_LIMIT: &str = "memory.kmem.tcp.limit_in_bytes";
 /// Group for the own processes of a box that holds slots: in version 2 a group with members
 /// cannot limit its children.
 const OWN_LEAF: &str = "box";
@@ -51,35 +43,6 @@ pub(crate) struct Cgroups {
     parents: Vec<Parent>,
     /// Missing limits, a sentence each.
     pub(crate) missing: Vec<String>,
-}
-
-/// Group of a store in one hierarchy, below which the groups of its boxes lie.
-#[derive(Debug, Clone)]
-struct Parent {
-    dir: PathBuf,
-    hierarchy: Hierarchy,
-}
-
-impl Parent {
-    fn has(&self, controller: Controller) -> bool {
-        self.hierarchy.controllers.contains(&controller)
-    }
-
-    /// Makes the group, with limits for those below it.
-    fn make(&self) -> io::Result<()> {
-        let Hierarchy { base, v2, controllers } = &self.hierarchy;
-        if *v2 {
-            // First, so that a group that cannot be divided stays as it is.
-            tree::delegate(base, controllers)?;
-        }
-        tree::make_dir_and_parents(&self.dir)?;
-        if *v2 {
-            // From the top: a group can pass on only what it has got.
-            let mut inner = self.dir.parent().into_iter().chain([self.dir.as_path()]);
-            inner.try_for_each(|dir| tree::enable(dir, controllers))?;
-        }
-        Ok(())
-    }
 }
 
 impl Cgroups {
@@ -331,75 +294,6 @@ fn with_inner(group: &CgroupDir) -> Vec<PathBuf> {
     all
 }
 
-/// Runs `make` again, with the number of its attempt, while a group that it needs is not there:
-/// another server removes empty parents in between.
-fn retrying(mut make: impl FnMut(usize) -> io::Result<()>) -> io::Result<()> {
-    const ATTEMPTS_MAX: usize = 20;
-    let mut outcome = Ok(());
-    for attempt in 0..ATTEMPTS_MAX {
-        outcome = make(attempt);
-        // The latter where the group goes while one of its files is open.
-        let is_gone =
-            |error: &io::Error| [Some(Errno::NOENT), Some(Errno::NODEV)].contains(&Errno::from_io_error(error));
-        if !outcome.as_ref().is_err_and(is_gone) {
-            break;
-        }
-    }
-    outcome
-}
-
-fn prepare(hierarchy: &Hierarchy, store: &StoreId) -> io::Result<Parent> {
-    let dir = hierarchy.base.join("tidebox").join(store.as_str());
-    let parent = Parent { dir, hierarchy: hierarchy.clone() };
-    let probe = parent.dir.join("probe");
-    retrying(|_| {
-        parent.make()?;
-        match tree::make_dir(&probe) {
-            // Left by a server that was killed.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            made => made,
-        }
-    })?;
-    let size = Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 16 };
-    let works = hierarchy.controllers.iter().try_for_each(|controller| limit(&probe, hierarchy.v2, *controller, &size));
-    fs::remove_dir(&probe)?;
-    works.map(|()| parent)
-}
-
-fn limit(dir: &Path, v2: bool, controller: Controller, resources: &Resources) -> io::Result<()> {
-    let write = |file: &str, value: String| fs::write(dir.join(file), value);
-    let where_known = |outcome: io::Result<()>| match outcome {
-        // Kernels without swap, or without its accounting, lack the file.
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => Ok(()),
-        other => other,
-    };
-    let bytes = u64::from(resources.memory_mb) * 1024 * 1024;
-    let quota_us = u64::from(resources.vcpus) * CPU_PERIOD_US;
-    match (controller, v2) {
-        (Controller::Memory, false) => {
-            write("memory.limit_in_bytes", bytes.to_string())?;
-            where_known(write("memory.memsw.limit_in_bytes", bytes.to_string()))?;
-            where_known(write(SOCKET_LIMIT, socket_bytes(resources.memory_mb).to_string()))
-        }
-        (Controller::Memory, true) => {
-            write("memory.max", bytes.to_string())?;
-            where_known(write("memory.swap.max", "0".to_owned()))
-        }
-        (Controller::Cpu, false) => {
-            write("cpu.cfs_period_us", CPU_PERIOD_US.to_string())?;
-            write("cpu.cfs_quota_us", quota_us.to_string())
-        }
-        (Controller::Cpu, true) => write("cpu.max", format!("{quota_us} {CPU_PERIOD_US}")),
-        (Controller::Pids, _) => write("pids.max", resources.pids.to_string()),
-        (Controller::CpuUsage | Controller::Freezer, _) => Ok(()),
-    }
-}
-
-/// Returns the most bytes that the buffers of a box's sockets may take in version 1.
-pub(crate) fn socket_bytes(memory_mb: u32) -> u64 {
-    (u64::from(memory_mb) * 1024 * 1024 / SOCKET_SHARE).max(SOCKET_BYTES_MIN)
-}
-
 /// Bounds the socket buffers of a process's memory group of version 1, which its creator left
 /// unbounded. Does nothing where no group of version 1 counts memory.
 pub(crate) fn bound_sockets(pid: i32, memory_mb: u32) -> io::Result<()> {
@@ -451,6 +345,8 @@ pub(crate) async fn remove(cgroups: &[CgroupDir]) -> io::Result<()> {
 
 #[cfg(test)]
 mod test {
+    use super::parent::SOCKET_BYTES_MIN;
+    use super::tree::Hierarchy;
     use super::*;
 
     fn made(v2: bool, files: &[&str]) -> tempfile::TempDir {

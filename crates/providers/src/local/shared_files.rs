@@ -2,51 +2,19 @@
 //! memory of machines. Each takes the disk once, and goes with its last name.
 
 use std::collections::HashSet;
-use std::fs::{self, Metadata};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::Inner;
 use super::backend::Backend;
+use super::file_key::{FileKey, files_in};
 use super::folder::{BoxFolder, Folders};
 use super::snapshot_folder::SnapshotFolder;
 use crate::DiskUsage;
 
 /// Unit in which blocks are counted, on every file system.
 const BLOCK_BYTES: u64 = 512;
-
-/// Identity of a file, whatever its names are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FileKey {
-    device: u64,
-    inode: u64,
-}
-
-impl FileKey {
-    fn of(metadata: &Metadata) -> FileKey {
-        FileKey { device: metadata.dev(), inode: metadata.ino() }
-    }
-}
-
-/// Returns the files directly in some folders. A folder that is missing has none.
-pub(crate) fn files_in(dirs: impl IntoIterator<Item = PathBuf>) -> io::Result<HashSet<FileKey>> {
-    let mut found = HashSet::new();
-    for dir in dirs {
-        let entries = match fs::read_dir(dir) {
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            entries => entries?,
-        };
-        for entry in entries {
-            // One that goes meanwhile is held no more.
-            let Ok(metadata) = entry?.metadata() else { continue };
-            if metadata.is_file() {
-                found.insert(FileKey::of(&metadata));
-            }
-        }
-    }
-    Ok(found)
-}
 
 impl Folders {
     /// Returns the bytes of the layers of a box that no snapshot has but `snapshot`.

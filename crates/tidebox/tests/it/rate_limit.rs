@@ -69,7 +69,7 @@ fn limited(answer: &Answer) {
 
 #[tokio::test]
 async fn every_answer_says_what_is_left_and_one_too_many_how_long_to_wait() {
-    let server = start("ip", 3, "").await;
+    let server = start("ip", 3, "server.cors_allowed_origins=https://app.example").await;
     let start = Instant::now();
     left(&ask(&server, &[]).await, 2);
     left(&send(&server, Method::GET, "/nope", &[]).await, 1);

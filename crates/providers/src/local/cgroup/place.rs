@@ -8,8 +8,9 @@ use domain::StoreId;
 use parking_lot::Mutex;
 
 use super::controller::Controller;
+use super::parent::{Parent, prepare};
 use super::tree::{self, Hierarchy};
-use super::{Parent, manager, prepare, remedy};
+use super::{manager, remedy};
 
 /// Only one thread looks for a place at a time, because the search may move this process.
 static SEARCH: Mutex<()> = Mutex::new(());
