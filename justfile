@@ -41,3 +41,7 @@ bench *arguments:
 # All that continuous integration does.
 ci:
     .ci/run
+
+# All suites whole: before a release, and after a change of a provider.
+full:
+    .ci/full
