@@ -17,3 +17,29 @@ pub(crate) async fn connect_unix(socket: &OwnedFd) -> io::Result<UnixStream> {
     let _ = set_socket_send_buffer_size(&stream, SOCKET_BUFFER_BYTES);
     Ok(stream)
 }
+
+/// Returns whether `error`, of [`connect_unix`] or of opening its socket, means that nothing listens there
+/// now. A listener that closes resets the connections that it has not accepted.
+pub(crate) fn nothing_listens(error: &io::Error) -> bool {
+    [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused, io::ErrorKind::ConnectionReset].contains(&error.kind())
+}
+
+#[cfg(test)]
+mod test {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn an_agent_that_ends_before_it_accepts_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent");
+        assert!(nothing_listens(&UnixStream::connect(&path).unwrap_err()), "no socket yet");
+        let listener = UnixListener::bind(&path).unwrap();
+        let waiting = UnixStream::connect(&path).unwrap();
+        drop(listener);
+        let error = waiting.take_error().unwrap().unwrap();
+        assert!(nothing_listens(&error), "{error}");
+        assert!(nothing_listens(&UnixStream::connect(&path).unwrap_err()), "no listener any more");
+    }
+}

@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use super::agent_stream::{AgentStream, goes_on};
 use super::room::{API, CHANGES, IMAGE, INITRD, KERNEL, MEMORY, NEW_MEMORY, NEW_STATE, Room, STATE, VSOCK};
-use crate::agent::AgentGuest;
+use crate::agent::{AgentGuest, nothing_listens};
 use crate::local::process::Process;
 use crate::{Error, Result, disk};
 
@@ -214,7 +214,7 @@ async fn thaw(room: &Room, wait: Duration) {
                 Err(error) => error,
             };
             tracing::debug!(error = %crate::Chain(&error), "the processes of a box do not go on yet");
-            let has_ended = room.connect(VSOCK).await.is_err_and(|error| is_absent(&error));
+            let has_ended = room.connect(VSOCK).await.is_err_and(|error| nothing_listens(&error));
             if has_ended || matches!(error, Error::NotFound(_) | Error::NotSupported(_)) {
                 return;
             }
@@ -345,15 +345,11 @@ async fn api(starting: Starting<'_>, deadline: Instant) -> std::result::Result<A
     loop {
         match starting.room.connect(API).await {
             Ok(stream) => return Api::new(stream, starting.tasks).await.map_err(|error| at(STEP)(&error)),
-            Err(error) if is_absent(&error) => {}
+            Err(error) if nothing_listens(&error) => {}
             Err(error) => return Err(at(STEP)(&error)),
         }
         look(starting.process, deadline, STEP).await?;
     }
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].contains(&error.kind())
 }
 
 /// Pauses before the next look, unless the process has ended or it is too late.
@@ -422,7 +418,8 @@ async fn order(mut stream: UnixStream, machine: &Machine) -> io::Result<MachineR
 pub(super) async fn dial(room: &Room) -> Result<AgentGuest> {
     const ACTION: &str = "reach the agent";
     let stream = room.connect(VSOCK).await;
-    let stream = stream.map_err(|error| if is_absent(&error) { Error::Gone } else { Error::failed(ACTION, error) })?;
+    let stream =
+        stream.map_err(|error| if nothing_listens(&error) { Error::Gone } else { Error::failed(ACTION, error) })?;
     match vsock::open(stream, MACHINE_AGENT_PORT, DIAL_WAIT).await {
         Ok(stream) => AgentGuest::connect(AgentStream::new(stream, goes_on(room.clone()))).await,
         Err(firecracker::Error::NotListening(_)) => Err(Error::Gone),
@@ -433,7 +430,8 @@ pub(super) async fn dial(room: &Room) -> Result<AgentGuest> {
 /// Connects to the API of a machine that runs.
 async fn connected(room: &Room, action: &'static str, tasks: &TaskTracker) -> Result<Api> {
     let stream = room.connect(API).await;
-    let stream = stream.map_err(|error| if is_absent(&error) { Error::Gone } else { Error::failed(action, error) })?;
+    let stream =
+        stream.map_err(|error| if nothing_listens(&error) { Error::Gone } else { Error::failed(action, error) })?;
     Api::new(stream, tasks).await.map_err(|error| refused(action, error))
 }
 
