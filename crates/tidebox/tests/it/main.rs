@@ -33,6 +33,7 @@ mod ports;
 mod prepare;
 mod previews;
 mod processes;
+mod programs;
 mod prometheus;
 mod rate_limit;
 mod scale;

@@ -6,29 +6,11 @@ mod pages;
 mod transfers;
 mod vite;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use reqwest::Method;
-
 use super::*;
+use crate::programs::{copy, installed};
 use chromium::Chromium;
 
 const SITE: &str = include_str!("programs/site.py");
-
-/// Returns the folder of programs that `.ci/run` has installed below the target folder.
-fn installed(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("ci").join(name)
-}
-
-/// Copies a folder of this machine into a sandbox.
-async fn copy(server: &TestServer, id: &str, folder: &Path, to: &str) {
-    let packed = Command::new("tar").arg("--create").arg("--directory").arg(folder).arg(".").output().unwrap();
-    assert!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));
-    let put = server.request(Method::PUT, &format!("/sandboxes/{id}/files{to}.tar"));
-    assert!(put.body(packed.stdout).send().await.unwrap().status().is_success());
-    server.output(id, &format!("mkdir -p {to} && tar --extract --file {to}.tar --directory {to} && rm {to}.tar")).await;
-}
 
 /// Starts a program in a sandbox with a shell line, and waits until it listens on port 3000. What it
 /// says is in `/workspace/log`.
