@@ -1,5 +1,6 @@
 //! State of the agent.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -27,6 +28,7 @@ use crate::listeners::Listeners;
 use crate::memory::Activity;
 use crate::pids;
 use crate::ptrace::TracerHandle;
+use crate::settle::Unsettled;
 use crate::size::{self, Size};
 use crate::sockets::Sockets;
 use crate::trust::Trust;
@@ -75,6 +77,8 @@ pub(crate) struct Agent {
     pub(crate) kernel: Option<Kernel>,
     pub(crate) size: Option<Size>,
     pub(crate) pids_events: Option<OwnedFd>,
+    /// What waits until the agent settles.
+    pub(crate) unsettled: RefCell<Option<Unsettled>>,
     pub(crate) dev_null: OwnedFd,
     /// Connection to the tracer, if the box is made by one.
     pub(crate) ties: Option<TracerHandle>,
@@ -101,7 +105,12 @@ pub(crate) struct Agent {
 
 impl Agent {
     /// Creates the state at the start, and raises the agent's own limit on descriptors.
-    pub(crate) fn new(boot: Boot, seen: Seen, ties: Option<TracerHandle>) -> std::io::Result<Agent> {
+    pub(crate) fn new(
+        boot: Boot,
+        seen: Seen,
+        ties: Option<TracerHandle>,
+        unsettled: Unsettled,
+    ) -> std::io::Result<Agent> {
         let Seen { oom_events, sockets, diverted, kernel, size, pids_events } = seen;
         let descriptors = raise_descriptors();
         let limit = getrlimit(Resource::Nofile)
@@ -119,6 +128,7 @@ impl Agent {
             kernel,
             size,
             pids_events,
+            unsettled: RefCell::new(Some(unsettled)),
             ties,
             dev_null: rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?,
             descriptors,

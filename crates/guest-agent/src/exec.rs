@@ -131,7 +131,7 @@ impl Command {
         let reaper = agent.reapers.add(pid);
         drop(pipes.theirs);
         if let Some(size) = &agent.size {
-            size.renew_if_old();
+            size.use_now();
         }
         let receiver = |fd| pipe::Receiver::from_owned_fd_unchecked(fd).map_err(|error| io_failure(&error));
         let stdin = pipes.stdin.map(pipe::Sender::from_owned_fd_unchecked).transpose();
@@ -206,7 +206,7 @@ impl Command {
                     pump(stderr, Kind::Stderr, to.clone(), watched.clone()),
                 )
             }),
-            stdin: pin!(feed(Stdin::new(stdin, terminal.is_some()))),
+            stdin: pin!(feed(Stdin::new(Rc::clone(agent), stdin, terminal.is_some()))),
             stdin_ended: false,
             left: None,
             to,

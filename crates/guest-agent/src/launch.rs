@@ -63,6 +63,9 @@ pub fn run() -> ExitCode {
         // The error cannot be reported: descriptor 0 is not the expected socket.
         return ExitCode::FAILURE;
     };
+    // All that depends on no box is done before there is one to make: what the child inherits, too.
+    syscall::reset_signals();
+    let filter = child::filter(seccomp::Profile::Kernel);
     let listener = match receive_listener(control.as_fd()) {
         Ok(Some(listener)) => listener,
         Ok(None) => return ExitCode::SUCCESS,
@@ -72,7 +75,10 @@ pub fn run() -> ExitCode {
         }
     };
     let handed = Handed { control, listener, agent };
-    let outcome = read_order(handed.control.as_fd()).and_then(|launch: Launch| parent::make(&launch, &handed));
+    let outcome = filter.and_then(|filter| {
+        let launch: Launch = read_order(handed.control.as_fd())?;
+        parent::make(&launch, &handed, filter)
+    });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(refused) => {

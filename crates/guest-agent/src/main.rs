@@ -28,6 +28,7 @@ mod reclaim;
 mod relay;
 mod renew;
 mod serve;
+mod settle;
 mod size;
 mod sockets;
 mod tcp;

@@ -33,8 +33,9 @@ use crate::diverted::DivertedSockets;
 use crate::exec::reaping;
 use crate::memory::keep_while_busy;
 use crate::ptrace::{self, TracerHandle};
+use crate::settle::Unsettled;
 use crate::size::{self, Size};
-use crate::{exec, pids, prepare_rootfs, tracer_notes, turns, vsock, watchdog};
+use crate::{exec, pids, prepare_rootfs, tracer_notes, vsock, watchdog};
 
 /// Maximum number of connections. The server keeps one, and opens another after a restart.
 const CONNECTIONS_MAX: usize = 64;
@@ -163,7 +164,7 @@ async fn serve(boot: Boot, ways: Ways, seen: Seen, ties: Option<(TracerHandle, O
     let (ties, notes) = ties.unzip();
     let Ways { listener, from_outside_only, first, turns } = ways;
     let listener = Accepting::new(listener)?;
-    let agent = Rc::new(Agent::new(boot, seen, ties)?);
+    let agent = Rc::new(Agent::new(boot, seen, ties, Unsettled { turns })?);
     if agent.boot.furnish {
         let faults = prepare_rootfs::furnish(&agent.boot);
         faults.into_iter().for_each(|fault| agent.console.push(format!("tidebox: {fault}")));
@@ -177,29 +178,18 @@ async fn serve(boot: Boot, ways: Ways, seen: Seen, ties: Option<(TracerHandle, O
     // ended by then would stay a zombie.
     let child_signals = reaping::child_signals()?;
     if !agent.boot.holds_slots {
-        // Before the first command, which could take the port.
-        if let Err(error) = agent.egress.begin() {
-            agent.console.push(format!("tidebox: the proxy of the box cannot listen: {error}"));
-        }
-        if let Some(certificate) = &agent.boot.trust
-            && let Err(failure) = agent.trust(certificate)
-        {
-            agent.console.push(format!("tidebox: {}", failure.message));
-        }
         exec::entrypoint::start(&agent);
         spawn_local(reaping::kill_strangers(Rc::clone(&agent)));
     }
     spawn_local(Rc::clone(&agent.activity).trim_when_idle());
     if agent.size.is_some() {
-        spawn_local(size::watch::follow(Rc::clone(&agent)));
+        spawn_local(size::renewal::follow(Rc::clone(&agent)));
     }
     if agent.boot.soft_memory_mb > 0 {
         spawn_local(watchdog::run(Rc::clone(&agent), agent.boot.soft_memory_mb));
     }
     let reaping = spawn_local(reaping::reap(Rc::clone(&agent), child_signals));
-    if let Some(turns) = turns {
-        turns::give(turns)?;
-    }
+    spawn_local(Rc::clone(&agent).settle_soon());
     if let Some(first) = first {
         spawn_local(first.serve(Rc::clone(&agent)));
     }

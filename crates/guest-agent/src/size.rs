@@ -1,20 +1,22 @@
 //! The size of the box as its programs see it, and what they use of it.
 //!
 //! The launcher has put files over `/proc/meminfo` and `/proc/stat`. Nothing tells the agent that a
-//! program is about to read them, so they show the box as it was when a command began, or when a program
-//! opened one of them the last time.
+//! program is about to read them, so they show the box as it was when a command began or got input, and
+//! at times while it runs.
 
-pub(crate) mod watch;
+pub(crate) mod renewal;
 
 use std::cell::Cell;
 use std::fmt::Write;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use crate::descriptor::take;
 use guest_protocol::SizeFiles;
+use tokio::sync::Notify;
 
-/// Age of the files at which the begin of a command renews them.
+use crate::descriptor::take;
+
+/// Age of the files at which they are renewed when the box is used.
 const AGE: Duration = Duration::from_secs(1);
 /// Ticks of `/proc/stat` in a second, which the kernel never changes for programs.
 const TICKS: u64 = 100;
@@ -51,6 +53,9 @@ pub(crate) struct Size {
     files: SizeFiles,
     started: Instant,
     renewed: Cell<Instant>,
+    last_used: Cell<Instant>,
+    /// Notified when a command begins or gets input.
+    used: Notify,
 }
 
 impl Size {
@@ -58,11 +63,31 @@ impl Size {
     pub(crate) fn take(files: &SizeFiles) -> std::io::Result<Size> {
         let now = Instant::now();
         let (meminfo, stat) = (take(files.meminfo_fd)?, take(files.stat_fd)?);
-        Ok(Size { meminfo, stat, files: files.clone(), started: now, renewed: Cell::new(now) })
+        Ok(Size {
+            meminfo,
+            stat,
+            files: files.clone(),
+            started: now,
+            renewed: Cell::new(now),
+            last_used: Cell::new(now),
+            used: Notify::new(),
+        })
+    }
+
+    /// Returns the processors that the box sees.
+    pub(crate) fn processors(&self) -> &[u32] {
+        &self.files.processors
+    }
+
+    /// Renews the files for a command that begins or gets input, and while it runs.
+    pub(crate) fn use_now(&self) {
+        self.last_used.set(Instant::now());
+        self.renew_if_old();
+        self.used.notify_one();
     }
 
     /// Writes the files unless they have just been written.
-    pub(crate) fn renew_if_old(&self) {
+    fn renew_if_old(&self) {
         if self.renewed.get().elapsed() >= AGE {
             self.renew();
         }
@@ -195,15 +220,13 @@ pub(crate) fn cpuinfo(common: &str, processors: &[u32]) -> String {
 
 /// Returns processors as the kernel lists them in `/sys`: `0,4-6`.
 pub(crate) fn list(processors: &[u32]) -> String {
-    let mut text = String::new();
-    for run in processors.chunk_by(|one, next| one.checked_add(1) == Some(*next)) {
-        let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
-        let separator = if text.is_empty() { "" } else { "," };
-        let _ =
-            if first == last { write!(text, "{separator}{first}") } else { write!(text, "{separator}{first}-{last}") };
-    }
-    text.push('\n');
-    text
+    let run = |run: &[u32]| match run {
+        [] => None,
+        [one] => Some(one.to_string()),
+        [first, .., last] => Some(format!("{first}-{last}")),
+    };
+    let runs = processors.chunk_by(|one, next| one.checked_add(1) == Some(*next)).filter_map(run);
+    runs.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -246,8 +269,7 @@ mod test {
 
     #[test]
     fn processors_are_listed_as_the_kernel_lists_them() {
-        assert_eq!(list(&[0, 4, 5, 6, 9]), "0,4-6,9\n");
-        assert_eq!(list(&[7]), "7\n");
+        assert_eq!([list(&[0, 4, 5, 6, 9]), list(&[7]), list(&[])], ["0,4-6,9", "7", ""]);
         assert_eq!(
             cpuinfo("model name\t: x\n", &[1, 3]),
             "processor\t: 1\nmodel name\t: x\n\nprocessor\t: 3\nmodel name\t: x\n\n"

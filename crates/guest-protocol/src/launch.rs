@@ -35,6 +35,10 @@ pub struct Launch {
     /// as overlays are, which lie above the [`Overlay::lower`] of these. Needs [`Launch::id_base`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub snapshot: Vec<String>,
+    /// Mount points of the host below directories that the box shows as they are, which it shows too,
+    /// read-only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inner_mounts: Vec<String>,
     /// Storage of the upper layers.
     pub storage: Storage,
     /// Size limit of `/dev/shm` in mebibytes.

@@ -25,6 +25,8 @@ pub struct SizeView {
 pub struct GroupView {
     /// Its controllers, as a mount of version 1 names them (`cpu,cpuacct`); empty for version 2.
     pub controllers: String,
+    /// Directory of the box's group on the host, or of any group where that is covered.
+    pub dir: String,
     /// True if the box has no group of its own in the hierarchy. Its mount is listed, because runtimes
     /// such as Java's read no limit where one of `cpu`, `cpuacct`, `cpuset` and `memory` has none, but
     /// its files are not shown.

@@ -6,6 +6,7 @@ mod capabilities;
 mod cpu_share;
 mod disk;
 mod host;
+mod host_mounts;
 mod prepared_dirs;
 mod size_view;
 mod snapshot;
@@ -27,6 +28,7 @@ use crate::local::launcher::Launchers;
 use crate::local::parts::Parts;
 
 use backend::NativeBackend;
+use host_mounts::HostMounts;
 use prepared_dirs::PreparedDirs;
 use size_view::SizeViews;
 
@@ -77,7 +79,17 @@ impl Native {
         let transparent = config.transparent_egress;
         let launchers = Launchers::new(parts.agent.clone(), parts.tasks.clone());
         let views = SizeViews::read(cgroups.views());
-        Local::resume(NativeBackend { parts, cgroups, stock, launchers, views, transparent, _background: background })
-            .await
+        let mounts = HostMounts::default();
+        Local::resume(NativeBackend {
+            parts,
+            cgroups,
+            stock,
+            launchers,
+            views,
+            mounts,
+            transparent,
+            _background: background,
+        })
+        .await
     }
 }

@@ -30,6 +30,7 @@ pub(crate) fn start(agent: &Rc<Agent>) {
 
 /// Runs until the main process has ended and returns how it did.
 async fn run(agent: &Rc<Agent>, argv: Vec<String>) -> Result<String, Failure> {
+    agent.settle();
     let permit = Arc::clone(&agent.execs).try_acquire_owned();
     let permit = permit.map_err(|_| exhausted("the box runs as many commands as it can"))?;
     let exec = Exec {

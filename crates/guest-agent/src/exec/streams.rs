@@ -1,5 +1,6 @@
 //! Transfer between the pipes of a command, or its terminal, and HTTP/2.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -13,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::terminal;
+use crate::agent::Agent;
 use crate::console::{Console, Lines};
 use crate::failure::{Result, invalid};
 
@@ -197,6 +199,7 @@ impl Input {
 /// Stdin of a command.
 #[derive(Debug)]
 pub(super) struct Stdin {
+    agent: Rc<Agent>,
     /// `None` after its end.
     to: Option<pipe::Sender>,
     is_terminal: bool,
@@ -205,12 +208,15 @@ pub(super) struct Stdin {
 }
 
 impl Stdin {
-    pub(super) fn new(to: Option<pipe::Sender>, is_terminal: bool) -> Stdin {
-        Stdin { to, is_terminal, within_line: false }
+    pub(super) fn new(agent: Rc<Agent>, to: Option<pipe::Sender>, is_terminal: bool) -> Stdin {
+        Stdin { agent, to, is_terminal, within_line: false }
     }
 
     pub(super) async fn write(&mut self, bytes: &[u8]) {
         let Some(to) = &self.to else { return };
+        if let Some(size) = &self.agent.size {
+            size.use_now();
+        }
         if let Some(last) = bytes.last() {
             self.within_line = !matches!(last, b'\n' | b'\r');
         }

@@ -14,7 +14,7 @@ use super::go::{Sent, wait_for_go};
 use super::order::{ORDER, report_failure};
 use super::refused::{At, Refused};
 use super::shares::{self, Part};
-use super::{privileges, root, seccomp, size, slot_user, syscall};
+use super::{privileges, root, seccomp, slot_user, syscall};
 use crate::{prepare_rootfs, sockets};
 
 /// Number under which the agent finds its listening socket.
@@ -47,6 +47,8 @@ pub(super) struct Given {
     pub(super) devices: Option<OwnedFd>,
     /// Value of `oom_score_adj` that commands start with.
     pub(super) command_oom_score: i32,
+    /// System call filter with a listener.
+    pub(super) filter: Vec<libc::sock_filter>,
 }
 
 /// Becomes the agent, or exits; never returns.
@@ -79,9 +81,8 @@ fn prepare(
     sent: Sent,
     given: Given,
 ) -> Result<(Vec<CString>, Vec<CString>), Refused> {
-    let Given { oom_events, devices, command_oom_score, oom_mount: _ } = given;
+    let Given { oom_events, devices, command_oom_score, filter, oom_mount: _ } = given;
     let Sent { mounts, diversion } = sent;
-    syscall::reset_signals();
     become_root(launch)?;
     // After the groups were joined, so that the box sees only what is below them.
     syscall::unshare_cgroup_namespace().at("make a control group namespace")?;
@@ -113,14 +114,10 @@ fn prepare(
         syscall::duplicate_to(&files.meminfo, MEMINFO_FD).at("hand over descriptors")?;
         syscall::duplicate_to(&files.stat, STAT_FD).at("hand over descriptors")?;
     }
-    if let Some(view) = &launch.size_view {
-        // Not before, because launcher and child make the box at the same time.
-        size::start_on(&view.processors);
-    }
     privileges::limit_resources(&launch.soft)?;
     shares::bound_each(Part::of(launch))?;
     privileges::give_up(launch.slot.map(|slot| slot.uid), false)?;
-    let is_heard = install_filter()?;
+    let is_heard = install_filter(&filter)?;
     let boot = Boot {
         listener_fd: LISTENER_FD,
         oom_events_fd: oom_events.map(|_| OOM_EVENTS_FD),
@@ -143,19 +140,23 @@ fn prepare(
 /// Installs the system call filter. Returns whether the agent is the listener of calls that wait
 /// for their turn: the kernel allows a process one listener, and the server may run below another
 /// filter that has one.
-fn install_filter() -> Result<bool, Refused> {
+fn install_filter(with_listener: &[libc::sock_filter]) -> Result<bool, Refused> {
     const STEP: &str = "install the system call filter";
-    let program = |walls| seccomp::program(walls).map_err(|_| Errno::TOOBIG).at("build the system call filter");
-    match syscall::install_filter_with_listener(&program(seccomp::Profile::Kernel)?) {
+    match syscall::install_filter_with_listener(with_listener) {
         Ok(listener) => {
             // The listener may have this very number already, and would be closed at the execution.
             let listener = own(listener).at(STEP)?;
             syscall::duplicate_to(&listener, TURNS_FD).at(STEP)?;
             Ok(true)
         }
-        Err(Errno::BUSY) => syscall::install_filter(&program(seccomp::Profile::Unheard)?).at(STEP).map(|()| false),
+        Err(Errno::BUSY) => syscall::install_filter(&filter(seccomp::Profile::Unheard)?).at(STEP).map(|()| false),
         Err(errno) => Err(errno).at(STEP),
     }
+}
+
+/// Builds the filter for a box of this kind.
+pub(super) fn filter(profile: seccomp::Profile) -> Result<Vec<libc::sock_filter>, Refused> {
+    seccomp::program(profile).map_err(|_| Errno::TOOBIG).at("build the system call filter")
 }
 
 /// Takes the ids of the box's root instead of the host's, which are not mapped here.

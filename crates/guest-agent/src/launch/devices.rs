@@ -36,11 +36,15 @@ pub(super) const LINKS: [(&str, &str); 5] = [
 
 /// Mounts the box's own view of processes at `target`.
 ///
-/// `null` is the file that covers masked files: the box's null device or an empty file.
 /// `part` is that of the users of a new user namespace; a slot has the namespace of its box.
 ///
 /// `pings` are the groups of the box whose programs may send echo requests without rights.
-pub(super) fn mount_proc(target: &str, null: &str, part: Option<Part>, pings: Option<&str>) -> Result<(), Refused> {
+pub(super) fn mount_proc(
+    target: &str,
+    covers: &Covers,
+    part: Option<Part>,
+    pings: Option<&str>,
+) -> Result<(), Refused> {
     let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", target, "proc", plain, None).at("mount /proc")?;
     if let Some(groups) = pings {
@@ -57,12 +61,10 @@ pub(super) fn mount_proc(target: &str, null: &str, part: Option<Part>, pings: Op
         }
     }
     for name in MASKED_FILES {
-        exists(mount_bind(null, format!("{target}/{name}"))).at("mask a file of /proc")?;
+        exists(mount_bind(&covers.file, format!("{target}/{name}"))).at("mask a file of /proc")?;
     }
     for name in MASKED_DIRS {
-        let empty =
-            mount("tmpfs", format!("{target}/{name}"), "tmpfs", plain | MountFlags::RDONLY, c"nr_inodes=1,mode=0555");
-        exists(empty).at("mask a directory of /proc")?;
+        exists(mount_bind(&covers.dir, format!("{target}/{name}"))).at("mask a directory of /proc")?;
     }
     Ok(())
 }
@@ -124,14 +126,27 @@ fn bind_devices(target: &str) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Makes an empty file in `dir`, a new directory, that no process can change.
-pub(super) fn make_empty(dir: &str) -> Result<String, Refused> {
-    const STEP: &str = "make an empty file";
-    let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    make_dir(dir)?;
-    mount("tmpfs", dir, "tmpfs", plain, c"mode=0555,size=4k,nr_inodes=2").at(STEP)?;
-    let file = format!("{dir}/empty");
-    make_file(&file)?;
-    mount_remount(dir, plain | MountFlags::RDONLY, c"").at(STEP)?;
-    Ok(file)
+/// Paths of what is mounted over files and directories that a box must not see.
+pub(super) struct Covers {
+    /// File without content, or the box's null device.
+    pub(super) file: String,
+    /// Directory without content.
+    pub(super) dir: String,
+}
+
+impl Covers {
+    /// Makes a file and a directory below `stage`. What is mounted from there is read-only too, and no file system of its
+    /// own, whose end would take the kernel milliseconds.
+    pub(super) fn make(stage: &str) -> Result<Covers, Refused> {
+        const STEP: &str = "make what covers files";
+        let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        let parent = format!("{stage}/empty");
+        let covers = Covers { file: format!("{parent}/file"), dir: format!("{parent}/dir") };
+        make_dir(&parent)?;
+        make_file(&covers.file)?;
+        make_dir(&covers.dir)?;
+        mount_bind(&parent, &parent).at(STEP)?;
+        mount_remount(&parent, plain | MountFlags::BIND | MountFlags::RDONLY, c"").at(STEP)?;
+        Ok(covers)
+    }
 }

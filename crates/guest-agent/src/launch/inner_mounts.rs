@@ -24,41 +24,29 @@ const SHOWN_MAX: usize = 256;
 const OVERLAYS_MAX: usize = 512;
 const STEP: &str = "show a mount below a directory of the host";
 
-/// Mount points of the host.
-pub(super) struct InnerMounts {
-    points: Vec<PathBuf>,
-}
-
-impl InnerMounts {
-    /// Reads the mounts that this process sees. Without them a box is made all the same.
-    pub(super) fn read() -> InnerMounts {
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        InnerMounts { points: table.lines().filter_map(|line| Some(unescaped(line.split(' ').nth(4)?))).collect() }
+/// Returns the mounts in `points` below the directory of an overlay that shows one of the host's, those
+/// below another of them left out.
+pub(super) fn below<'a>(overlay: &Overlay, points: &'a [String]) -> Vec<&'a Path> {
+    let shown = Path::new(&overlay.target);
+    let is_hosts = shown != Path::new("/") && overlay.lower.iter().any(|lower| Path::new(lower) == shown);
+    let mut found: Vec<&Path> = Vec::new();
+    if !is_hosts {
+        return found;
     }
-
-    /// Returns the mount points below the directory of an overlay that shows one of the host's, those
-    /// below another of them left out.
-    pub(super) fn of(&self, overlay: &Overlay) -> Vec<PathBuf> {
-        let shown = Path::new(&overlay.target);
-        let is_hosts = shown != Path::new("/") && overlay.lower.iter().any(|lower| Path::new(lower) == shown);
-        let mut found: Vec<PathBuf> = Vec::new();
-        if !is_hosts {
-            return found;
+    let mut below: Vec<&Path> =
+        points.iter().map(Path::new).filter(|it| *it != shown && it.starts_with(shown)).collect();
+    below.sort_unstable();
+    for point in below.into_iter().take(SHOWN_MAX) {
+        if !found.last().is_some_and(|above| point.starts_with(above)) {
+            found.push(point);
         }
-        let mut below: Vec<&PathBuf> = self.points.iter().filter(|it| *it != shown && it.starts_with(shown)).collect();
-        below.sort();
-        for point in below.into_iter().take(SHOWN_MAX) {
-            if !found.last().is_some_and(|above| point.starts_with(above)) {
-                found.push(point.clone());
-            }
-        }
-        found
     }
+    found
 }
 
 /// Attaches the mounts of the host at `inner` to the tree of the box. One that holds the server's
 /// own files is covered.
-pub(super) fn show(root: &str, launch: &Launch, inner: &[PathBuf]) -> Result<(), Refused> {
+pub(super) fn show(root: &str, launch: &Launch, inner: &[&Path]) -> Result<(), Refused> {
     for point in inner {
         let target = format!("{root}{}", point.display());
         if Path::new(&launch.dir).starts_with(point) {
@@ -66,7 +54,7 @@ pub(super) fn show(root: &str, launch: &Launch, inner: &[PathBuf]) -> Result<(),
             mount("tmpfs", target.as_str(), "tmpfs", plain, c"mode=0555,size=4k,nr_inodes=2").at(STEP)?;
             continue;
         }
-        let tree = match copied(point) {
+        let tree = match copied(*point) {
             Ok(tree) => tree,
             // It is gone, or below another mount, or may not be copied.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::INVAL | Errno::ACCESS) => continue,
@@ -85,7 +73,7 @@ pub(super) fn cover_around(
     stage: &str,
     overlay: &Overlay,
     layer: &str,
-    inner: &[PathBuf],
+    inner: &[&Path],
 ) -> Result<(), Refused> {
     let tree = copied(layer).at(STEP)?;
     syscall::make_read_only(&tree).at(STEP)?;
@@ -97,7 +85,7 @@ pub(super) fn cover_around(
         for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
             let path = within.join(entry.file_name());
             let at = Path::new(&overlay.target).join(&path);
-            if inner.contains(&at) {
+            if inner.contains(&at.as_path()) {
                 continue;
             }
             if inner.iter().any(|point| point.starts_with(&at)) {
@@ -126,28 +114,20 @@ fn cover(root: &str, stage: &str, overlay: &Overlay, layer: &str, path: &Path) -
     mount_layers(&format!("{root}{}/{path}", overlay.target), &format!("{layer}/{path}"), &upper, &work)
 }
 
-/// Returns a path as `mountinfo` writes it, where a few characters are octal numbers.
-fn unescaped(text: &str) -> PathBuf {
-    let text = text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\");
-    PathBuf::from(text)
-}
-
 #[cfg(test)]
 mod test {
     use super::*;
 
     #[test]
     fn only_the_highest_mounts_below_a_directory_of_the_host_are_shown() {
-        let points = ["/", "/usr", "/usr/local/a b", "/usr/local/a b/c", "/usr2", "/home"].map(PathBuf::from).to_vec();
-        let mounts = InnerMounts { points };
+        let points = ["/", "/usr", "/usr/local/a b", "/usr/local/a b/c", "/usr2", "/home"].map(str::to_owned);
         let overlay = |target: &str, lower: &str| Overlay {
             target: target.to_owned(),
             lower: vec![lower.to_owned()],
             name: "usr".to_owned(),
         };
-        assert_eq!(mounts.of(&overlay("/usr", "/usr")), [PathBuf::from("/usr/local/a b")]);
-        assert!(mounts.of(&overlay("/", "/data/image")).is_empty());
-        assert!(mounts.of(&overlay("/", "/")).is_empty());
-        assert_eq!(unescaped("/usr/a\\040b"), Path::new("/usr/a b"));
+        assert_eq!(below(&overlay("/usr", "/usr"), &points), [Path::new("/usr/local/a b")]);
+        assert!(below(&overlay("/", "/data/image"), &points).is_empty());
+        assert!(below(&overlay("/", "/"), &points).is_empty());
     }
 }

@@ -14,7 +14,8 @@ use super::descriptors::open;
 use super::refused::{At, Refused};
 use super::syscall;
 
-/// Returns detached mounts of all layers, those of a snapshot, and the storage, with the ids of a user namespace.
+/// Returns detached mounts of all layers, those of a snapshot, and the storage, with the ids of a user
+/// namespace.
 pub(super) fn mounts(launch: &Launch, user_namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Refused> {
     let layers = launch.overlays.iter().flat_map(|overlay| &overlay.lower);
     let mut mounts = layers.map(|lower| lower_mount(lower, user_namespace)).collect::<Result<Vec<_>, _>>()?;
@@ -27,10 +28,13 @@ pub(super) fn mounts(launch: &Launch, user_namespace: BorrowedFd<'_>) -> Result<
 
 /// Returns a detached mount of a host directory that shows host root's files as the box's.
 fn lower_mount(path: &str, user_namespace: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
-    let mount =
-        open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC).at("take a layer")?;
+    let mount = detached(path).at("take a layer")?;
     syscall::idmap_mount(&mount, user_namespace).at("map the ids of a layer")?;
     Ok(mount)
+}
+
+fn detached(path: &str) -> Result<OwnedFd, Errno> {
+    open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
 }
 
 /// Mounts a layer of a snapshot without attaching it anywhere on the host; as [`lower_mount`].
@@ -64,10 +68,7 @@ fn created(source: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
 fn storage_mount(launch: &Launch) -> Result<Option<OwnedFd>, Refused> {
     let mount = match &launch.storage {
         Storage::TmpfsMb(_) => return Ok(None),
-        Storage::Directory(dir) => {
-            open_tree(CWD, dir.as_str(), OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
-                .at("take the box's storage")?
-        }
+        Storage::Directory(dir) => detached(dir).at("take the box's storage")?,
         Storage::Image(file) => image_mount(file)?,
     };
     prepare_storage(launch, mount.as_fd())?;

@@ -25,7 +25,9 @@ use super::{nodes, privileges, shares, slot};
 const IDS: u32 = 65_536;
 
 /// Makes the box and sends "go" to its first process.
-pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
+///
+/// `filter` is the system call filter of the box.
+pub(super) fn make(launch: &Launch, handed: &Handed, filter: Vec<libc::sock_filter>) -> Result<(), Refused> {
     let opened = launch.oom_events.as_deref().map(open_unnamed).transpose().at("open the count of memory kills")?;
     let (oom_events, oom_mount) = opened.unzip();
     let command_oom_score = privileges::end_before_the_server(launch.soft.memory_mb == 0)?;
@@ -40,7 +42,7 @@ pub(super) fn make(launch: &Launch, handed: &Handed) -> Result<(), Refused> {
     if devices.is_none() {
         report(handed.control.as_fd(), &LaunchReport::SharesDevices).at("report the devices")?;
     }
-    let given = Given { oom_events, oom_mount: oom_mount.flatten(), devices, command_oom_score };
+    let given = Given { oom_events, oom_mount: oom_mount.flatten(), devices, command_oom_score, filter };
     if let Some(slot) = &launch.slot {
         return slot::make(launch, slot, handed, given, cgroup);
     }

@@ -9,12 +9,13 @@ use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags, mount, mount_change, move_mount, unmount,
 };
 
-use super::inner_mounts::{self, InnerMounts};
+use super::devices::{self, Covers};
+use super::inner_mounts;
 use super::mount_point::{attach_one, copied, make_dir, mount_layers, mount_options};
 use super::refused::{At, Refused};
 use super::shares::Part;
+use super::size;
 use super::size::Shown;
-use super::{devices, size};
 
 /// Directories that every Linux has. The box's tree is built over the first that can be covered;
 /// the cover disappears with the old root.
@@ -41,11 +42,10 @@ pub(super) fn enter(
     let root = format!("{stage}/root");
     make_dir(&root)?;
     let mut layers = layers.into_iter();
-    let inner = InnerMounts::read();
     for overlay in &launch.overlays {
         let mut lower: Vec<String> = snapshot.iter().filter_map(|layer| part_of(layer, &overlay.name)).collect();
         lower.extend(layers.by_ref().take(overlay.lower.len()));
-        let inner = inner.of(overlay);
+        let inner = inner_mounts::below(overlay, &launch.inner_mounts);
         match lower.as_slice() {
             // The kernel makes no overlay of a directory that has mounts of another owner below it.
             [layer] if !inner.is_empty() && launch.id_base.is_none() => {
@@ -59,11 +59,16 @@ pub(super) fn enter(
     // processes once the old one is unmounted.
     let (proc, dev) = (format!("{stage}/proc"), format!("{stage}/dev"));
     make_dir(&dev)?;
-    let null = if devices.is_some() { format!("{dev}/null") } else { devices::make_empty(&format!("{stage}/empty"))? };
+    let mut covers = Covers::make(stage)?;
+    if devices.is_some() {
+        covers.file = format!("{dev}/null");
+    }
     devices::mount_dev(&dev, launch.shm_mb, devices)?;
     make_dir(&proc)?;
-    devices::mount_proc(&proc, &null, launch.slot.is_none().then(|| Part::of(launch)), pings(launch))?;
-    let shown = launch.size_view.as_ref().map(|view| size::show(view, stage, &proc)).transpose()?;
+    let part = launch.slot.is_none().then(|| Part::of(launch));
+    devices::mount_proc(&proc, &covers, part, pings(launch))?;
+    let view = launch.size_view.as_ref();
+    let shown = view.map(|view| size::show(view, stage, &proc, &covers.dir)).transpose()?;
     let root_dir = rustix::fs::open(&root, DIRECTORY_ITSELF, Mode::empty()).at("enter the box's root")?;
     move_into(&proc, &root_dir, "proc").at("attach /proc")?;
     move_into(&dev, &root_dir, "dev").at("attach /dev")?;

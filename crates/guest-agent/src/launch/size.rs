@@ -4,23 +4,26 @@
 //! files are in a tmpfs of the box, and their mounts are read-only; the agent alone has descriptors to
 //! write to two of them.
 
-use std::fs;
+use std::fs::File;
+use std::io::Write as _;
 use std::os::fd::OwnedFd;
 
 use guest_protocol::{GroupView, SizeView};
 use rustix::fs::OFlags;
-use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
 
 use super::descriptors::{open, own};
-use super::mount_point::{make_dir, mount_options};
+use super::mount_point::make_dir;
 use super::refused::{At, Refused};
+use super::syscall;
 use crate::size::{cpuinfo, list, meminfo, stat};
 
 const STEP: &str = "show the size of the box";
 const PLAIN: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
+
 /// Directories of `/sys`.
-const DIRS: [&str; 6] = ["", "/fs", "/fs/cgroup", "/devices", "/devices/system", "/devices/system/cpu"];
+const DIRS: [&str; 6] =
+    ["sys", "sys/fs", "sys/fs/cgroup", "sys/devices", "sys/devices/system", "sys/devices/system/cpu"];
 
 /// Files that show the size of a box.
 pub(super) struct Shown {
@@ -32,86 +35,61 @@ pub(super) struct Shown {
     pub(super) stat: OwnedFd,
 }
 
-/// Makes `/sys` below `stage`, and covers files of `proc`.
-pub(super) fn show(view: &SizeView, stage: &str, proc: &str) -> Result<Shown, Refused> {
-    let (files, sys) = (format!("{stage}/size"), format!("{stage}/sys"));
+/// Makes `/sys` below `stage`, and covers files of `proc`. `empty` is a directory without content.
+pub(super) fn show(view: &SizeView, stage: &str, proc: &str, empty: &str) -> Result<Shown, Refused> {
+    let files = format!("{stage}/size");
     make_dir(&files)?;
-    let write = |name: &str, text: String| fs::write(format!("{files}/{name}"), text).at(STEP);
-    write("meminfo", meminfo(view.memory_mb, None))?;
-    write("cpuinfo", cpuinfo(&view.cpuinfo, &view.processors))?;
-    write("stat", stat(&view.processors, view.kernel_started, None))?;
-    make_sys(&format!("{files}/sys"), view)?;
-    let opened = |name: &str| open(&format!("{files}/{name}"), OFlags::RDWR).and_then(own).at(STEP);
-    let shown = Shown { meminfo: opened("meminfo")?, stat: opened("stat")?, sys };
+    let file = |name: &str, text: String| {
+        let mut file = File::options().read(true).write(true).create_new(true).open(format!("{files}/{name}"))?;
+        file.write_all(text.as_bytes()).map(|()| file)
+    };
+    let kept = |name: &str, text: String| own(file(name, text)?.into()).map_err(std::io::Error::from);
+    let shown = Shown {
+        meminfo: kept("meminfo", meminfo(view.memory_mb, None)).at(STEP)?,
+        stat: kept("stat", stat(&view.processors, view.kernel_started, None)).at(STEP)?,
+        sys: format!("{stage}/sys"),
+    };
+    file("cpuinfo", cpuinfo(&view.cpuinfo, &view.processors)).at(STEP)?;
+    for dir in DIRS {
+        make_dir(&format!("{files}/{dir}"))?;
+    }
+    for group in view.groups.iter().filter(|group| !group.controllers.is_empty()) {
+        make_dir(&format!("{files}/sys/fs/cgroup/{}", group.controllers))?;
+    }
+    // Programs with a place for each processor number must have one for every number that the kernel can
+    // tell them, so `possible` is that of the host.
+    let highest = view.highest_processor;
+    file("sys/devices/system/cpu/online", format!("{}\n", list(&view.processors))).at(STEP)?;
+    file("sys/devices/system/cpu/possible", format!("0-{highest}\n")).at(STEP)?;
+    file("sys/devices/system/cpu/kernel_max", format!("{highest}\n")).at(STEP)?;
+    let cpu = format!("{files}/sys/devices/system/cpu");
+    std::fs::hard_link(format!("{cpu}/online"), format!("{cpu}/present")).at(STEP)?;
     mount_bind(&files, &files).at(STEP)?;
     mount_remount(&files, PLAIN | MountFlags::BIND | MountFlags::RDONLY, c"").at(STEP)?;
     // Each copy of the mount is read-only as well.
-    for name in ["meminfo", "cpuinfo", "stat"] {
+    for name in ["meminfo", "stat", "cpuinfo"] {
         mount_bind(format!("{files}/{name}"), format!("{proc}/{name}")).at(STEP)?;
     }
     make_dir(&shown.sys)?;
     mount_bind(format!("{files}/sys"), &shown.sys).at(STEP)?;
-    show_groups(&format!("{}/fs/cgroup", shown.sys), &view.groups);
+    show_groups(&format!("{}/fs/cgroup", shown.sys), &view.groups, empty);
+    let all = open(&shown.sys, OFlags::PATH).at(STEP)?;
+    syscall::make_read_only(&all).at(STEP)?;
     Ok(shown)
 }
 
-fn make_sys(sys: &str, view: &SizeView) -> Result<(), Refused> {
-    for dir in DIRS {
-        make_dir(&format!("{sys}{dir}"))?;
-    }
-    let version_1 = view.groups.iter().filter(|group| !group.controllers.is_empty());
-    for group in version_1 {
-        make_dir(&format!("{sys}/fs/cgroup/{}", group.controllers))?;
-    }
-    let own = list(&view.processors);
-    let all = format!("0-{}\n", view.highest_processor);
-    // Programs with a place for each processor number must have one for every number that the kernel can
-    // tell them, so `possible` is that of the host.
-    let texts = [
-        ("online", &own),
-        ("present", &own),
-        ("possible", &all),
-        ("kernel_max", &format!("{}\n", view.highest_processor)),
-    ];
-    for (name, text) in texts {
-        fs::write(format!("{sys}/devices/system/cpu/{name}"), text).at(STEP)?;
-    }
-    Ok(())
-}
-
-/// Mounts what the namespace of control groups has of each hierarchy: the box's own group and nothing
-/// above it. Where the kernel refuses that, programs find no limit, as in a box without groups.
-fn show_groups(target: &str, groups: &[GroupView]) {
-    for GroupView { controllers, covered } in groups {
-        let mounted = if controllers.is_empty() {
-            mount("cgroup2", target, "cgroup2", PLAIN | MountFlags::RDONLY, None)
-        } else {
-            let target = format!("{target}/{controllers}");
-            let Ok(options) = mount_options(controllers.clone()) else { continue };
-            let mounted = mount("cgroup", &target, "cgroup", PLAIN | MountFlags::RDONLY, options.as_c_str());
-            if *covered && mounted.is_ok() { cover(&target) } else { mounted }
-        };
+/// Mounts the box's own group of each hierarchy, as the kernel shows it in the box's namespace of control
+/// groups. Where the kernel refuses that, programs find no limit, as in a box without groups.
+///
+/// A mount of the whole hierarchy in that namespace would show the same, but each is a file system of its
+/// own, which takes longer to make and to end.
+fn show_groups(target: &str, groups: &[GroupView], empty: &str) {
+    for GroupView { controllers, dir, covered } in groups {
+        let target = if controllers.is_empty() { target.to_owned() } else { format!("{target}/{controllers}") };
+        let mounted = mount_bind(dir, &target);
         // Without its cover, a group that others share must not be seen.
-        if mounted.is_err() && *covered {
-            let _ = rustix::mount::unmount(format!("{target}/{controllers}"), rustix::mount::UnmountFlags::DETACH);
+        if mounted.is_ok() && *covered && mount_bind(empty, &target).is_err() {
+            let _ = unmount(&target, UnmountFlags::DETACH);
         }
     }
-}
-
-fn cover(target: &str) -> Result<(), rustix::io::Errno> {
-    mount("tmpfs", target, "tmpfs", PLAIN | MountFlags::RDONLY, c"nr_inodes=1,mode=0555")
-}
-
-/// Has the processes of the box start on these processors. They may leave them: a control group or the
-/// share of all boxes bounds what they take. Where that is refused, the box sees more processors than it
-/// has.
-pub(super) fn start_on(processors: &[u32]) {
-    let mut chosen = CpuSet::new();
-    for number in processors {
-        // A number that the set cannot hold is left out.
-        if (*number as usize) < CpuSet::MAX_CPU {
-            chosen.set(*number as usize);
-        }
-    }
-    let _ = sched_setaffinity(None, &chosen);
 }

@@ -32,6 +32,8 @@ use crate::{exec, files, freezer, ports, renew};
 /// Maximum size of a JSON request: a pattern, its replacement and as many globs as there may be, each
 /// byte written as an escape of JSON.
 const REQUEST_BYTES_MAX: usize = 512 * 1024;
+/// Path of the first request of a connection, which needs nothing of the box.
+const HELLO: &str = "/hello";
 /// Number of frames queued between a command's task and its connection.
 const QUEUE_FRAMES: usize = 2;
 
@@ -45,6 +47,9 @@ pub(super) async fn answer(agent: &Rc<Agent>, request: Request<Incoming>) -> Res
 
 async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response<Answer>> {
     let path = request.uri().path().to_owned();
+    if path != HELLO {
+        agent.settle();
+    }
     match (request.method(), path.as_str()) {
         (&Method::POST, "/exec") => return run(agent, request).await,
         (&Method::POST, "/exec/control") => {
@@ -69,7 +74,7 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             background::remove(agent, body(request).await?).await?;
             return done();
         }
-        (&Method::GET, "/hello") => {
+        (&Method::GET, HELLO) => {
             return json(&Hello { protocol: VERSION, version: env!("CARGO_PKG_VERSION").to_owned() });
         }
         (&Method::POST, "/deadline") => {

@@ -15,6 +15,7 @@ use guest_protocol::{CgroupDir, Launch, Overlay, Storage};
 use tokio::task::JoinSet;
 
 use super::capabilities::Capabilities;
+use super::host_mounts::HostMounts;
 use super::prepared_dirs::{PreparedDirs, layers};
 use super::size_view::SizeViews;
 use super::{disk, host, snapshot};
@@ -52,6 +53,7 @@ pub struct NativeBackend {
     pub(super) stock: PreparedDirs,
     pub(super) launchers: Launchers,
     pub(super) views: SizeViews,
+    pub(super) mounts: HostMounts,
     /// True if connections out of boxes are led to their agents.
     pub(super) transparent: bool,
     /// Background tasks, aborted when the provider is dropped.
@@ -160,15 +162,20 @@ impl Backend for NativeBackend {
             Overlay { target: "/".to_owned(), lower: vec![lower.display().to_string()], name: ROOT_OVERLAY.to_owned() };
         // An image needs nothing of the host's `/usr`.
         let shown = host.shown.iter().filter(|_| plan.image.is_none());
-        let shown = shown.map(|dir| Overlay { target: dir.clone(), lower: vec![dir.clone()], name: overlay_of(dir) });
+        let shown: Vec<Overlay> =
+            shown.map(|dir| Overlay { target: dir.clone(), lower: vec![dir.clone()], name: overlay_of(dir) }).collect();
+        let inner_mounts = if shown.is_empty() { Vec::new() } else { self.mounts.below(&host.shown) };
         let holds_slots = matches!(plan.kind, Kind::Host);
         let starts = plan.image.filter(|image| image.entrypoint && !holds_slots);
+        // A box that holds slots runs no command.
+        let size_view = (!holds_slots).then(|| self.views.of(plan.resources, &cgroups));
         Ok(Launch {
             hostname: HOSTNAME.to_owned(),
             dir: plan.folder.path().display().to_string(),
             id_base,
             overlays: std::iter::once(root).chain(shown).collect(),
             snapshot: snapshot.unwrap_or_default(),
+            inner_mounts,
             storage,
             // What is in it counts as memory of the box, so no lower bound is needed.
             shm_mb: plan.resources.memory_mb / 2,
@@ -185,8 +192,7 @@ impl Backend for NativeBackend {
             // A box that holds slots runs no command.
             transparent: self.transparent && !holds_slots,
             trust: plan.trust.map(str::to_owned),
-            // A box that holds slots runs no command.
-            size_view: (!holds_slots).then(|| self.views.of(plan.resources)),
+            size_view,
         })
     }
 

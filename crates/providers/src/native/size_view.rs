@@ -4,8 +4,10 @@ use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use domain::Resources;
-use guest_protocol::{GroupView, SizeView};
+use guest_protocol::{CgroupDir, SizeView};
 use rustix::thread::{CpuSet, sched_getaffinity};
+
+use crate::local::cgroup::Views;
 
 /// Longest description of a processor that is handed on, in bytes; with more a box sees none.
 const CPUINFO_BYTES_MAX: usize = 16 * 1024;
@@ -19,13 +21,13 @@ pub(super) struct SizeViews {
     cpuinfo: String,
     highest_processor: u32,
     kernel_started: u64,
-    groups: Vec<GroupView>,
+    groups: Views,
     next: AtomicU32,
 }
 
 impl SizeViews {
     /// Reads the host. `groups` are those that a box sees.
-    pub(super) fn read(groups: Vec<GroupView>) -> SizeViews {
+    pub(super) fn read(groups: Views) -> SizeViews {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let stat = read("/proc/stat");
         let started = stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
@@ -40,9 +42,9 @@ impl SizeViews {
         }
     }
 
-    /// Returns what a box of this size sees. Boxes start on the processors in turn, because those that
+    /// Returns what a box of this size with these control groups sees. Boxes start on the processors in turn, because those that
     /// all start on the first ones would wait for each other while the others are idle.
-    pub(super) fn of(&self, resources: &Resources) -> SizeView {
+    pub(super) fn of(&self, resources: &Resources, groups: &[CgroupDir]) -> SizeView {
         let usable = usable();
         let first = self.next.fetch_add(resources.vcpus, Ordering::Relaxed);
         SizeView {
@@ -51,7 +53,7 @@ impl SizeViews {
             highest_processor: self.highest_processor,
             cpuinfo: self.cpuinfo.clone(),
             kernel_started: self.kernel_started,
-            groups: self.groups.clone(),
+            groups: self.groups.of(groups),
         }
     }
 }

@@ -10,11 +10,12 @@ use rustix::mount::{MountFlags, mount, mount_move};
 
 use super::kernel::make_dir;
 use super::modules::MODULES;
+use crate::launch::devices::{self, Covers};
 use crate::launch::mount_point::mount_options;
+use crate::launch::nodes;
 use crate::launch::refused::{At, Refused};
 use crate::launch::root::{DIRECTORY_ITSELF, move_into};
 use crate::launch::shares::Part;
-use crate::launch::{devices, nodes};
 
 const IMAGE_DRIVE: &str = "/dev/vda";
 const CHANGES_DRIVE: &str = "/dev/vdb";
@@ -64,7 +65,8 @@ impl Drives {
         [&dev, &proc, &sys].into_iter().try_for_each(|dir| make_dir(dir))?;
         let own = nodes::make()?.ok_or(Errno::PERM).at("make the devices")?;
         devices::mount_dev(&dev, machine.shm_mb, Some(own))?;
-        devices::mount_proc(&proc, &format!("{dev}/null"), Some(Part::WHOLE), Some("0 65535"))?;
+        let covers = Covers { file: format!("{dev}/null"), ..Covers::make(STAGE)? };
+        devices::mount_proc(&proc, &covers, Some(Part::WHOLE), Some("0 65535"))?;
         mount("sysfs", &sys, "sysfs", FILES | MountFlags::NOEXEC | MountFlags::RDONLY, None).at("mount /sys")?;
         let root = rustix::fs::open(ROOT, DIRECTORY_ITSELF, rustix::fs::Mode::empty()).at("open the box's root")?;
         for (view, name) in [(&dev, "dev"), (&proc, "proc"), (&sys, "sys")] {

@@ -57,6 +57,14 @@ pub(super) fn top() -> Option<Hierarchy> {
     points.filter_map(of).next()
 }
 
+/// Returns a mount of the hierarchy of version 1 with these controllers.
+pub(super) fn mount_point(mounts: &str, controllers: &str) -> Option<String> {
+    let is_of = |options: &str| controllers.split(',').all(|name| options.split(',').any(|option| option == name));
+    let mut found =
+        mounts.lines().filter_map(fields).filter(|(_, _, kind, options)| *kind == "cgroup" && is_of(options));
+    found.next().map(|(_, point, _, _)| point.to_owned())
+}
+
 /// Returns the controllers of limits that `cgroup.controllers` lists.
 fn limits_in(listed: &str) -> Vec<Controller> {
     let is_listed = |controller: &Controller| listed.split_whitespace().any(|name| name == controller.as_str());

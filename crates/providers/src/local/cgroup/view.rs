@@ -2,40 +2,81 @@
 
 use std::fs;
 
-use guest_protocol::GroupView;
+use guest_protocol::{CgroupDir, GroupView};
 
-use super::Cgroups;
 use super::controller::Controller;
+use super::{Cgroups, tree};
 
 /// Controller that boxes have no group for, and that Java wants a mount of in version 1.
 const CPUSET: &str = "cpuset";
 
+/// Hierarchies in which boxes see their own groups.
+#[derive(Debug)]
+pub(crate) struct Views(Vec<View>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct View {
+    controllers: String,
+    shows: Shows,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Shows {
+    /// The group of the box with this position among its groups.
+    Own(usize),
+    /// Nothing of this directory.
+    Covered(String),
+}
+
 impl Cgroups {
     /// Returns the hierarchies in which a box has a group with a limit or a count.
-    pub(crate) fn views(&self) -> Vec<GroupView> {
-        views(&fs::read_to_string("/proc/self/cgroup").unwrap_or_default(), |controller| {
-            self.parents.iter().find(|parent| parent.has(controller)).map(|parent| parent.hierarchy.v2)
-        })
+    pub(crate) fn views(&self) -> Views {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let mounts = read("/proc/self/mountinfo");
+        let position = |controller| self.parents.iter().position(|parent| parent.has(controller));
+        let group_of = |controller| position(controller).map(|at| (at, self.parents[at].hierarchy.v2));
+        Views(views(&read("/proc/self/cgroup"), group_of, |controllers| tree::mount_point(&mounts, controllers)))
     }
 }
 
-/// `version_2` tells whether the group for a controller is of version 2; `None` without a group.
-fn views(own: &str, version_2: impl Fn(Controller) -> Option<bool>) -> Vec<GroupView> {
+impl Views {
+    /// Returns what a box with these groups sees.
+    pub(crate) fn of(&self, groups: &[CgroupDir]) -> Vec<GroupView> {
+        let of = |View { controllers, shows }: &View| {
+            let (dir, covered) = match shows {
+                Shows::Own(position) => (groups.get(*position)?.path.clone(), false),
+                Shows::Covered(dir) => (dir.clone(), true),
+            };
+            Some(GroupView { controllers: controllers.clone(), dir, covered })
+        };
+        self.0.iter().filter_map(of).collect()
+    }
+}
+
+/// `group_of` returns the position of the group for a controller, and whether it is of version 2.
+/// `mount_point` returns a mount of the hierarchy with some controllers.
+fn views(
+    own: &str,
+    group_of: impl Fn(Controller) -> Option<(usize, bool)>,
+    mount_point: impl Fn(&str) -> Option<String>,
+) -> Vec<View> {
     let seen = [Controller::Memory, Controller::Cpu, Controller::CpuUsage, Controller::Pids];
-    let mut views: Vec<GroupView> = Vec::new();
+    let mut views: Vec<View> = Vec::new();
     for line in own.lines() {
         let Some(controllers) = line.split(':').nth(1).filter(|names| !names.is_empty()) else { continue };
         let has = |name: &str| controllers.split(',').any(|other| other == name);
-        let is_own = seen.into_iter().any(|it| has(it.as_str()) && version_2(it) == Some(false));
-        if is_own || has(CPUSET) {
-            views.push(GroupView { controllers: controllers.to_owned(), covered: !is_own });
+        let groups = seen.into_iter().filter(|it| has(it.as_str())).filter_map(&group_of);
+        let own = groups.filter(|(_, v2)| !v2).map(|(position, _)| Shows::Own(position)).next();
+        let covered = || has(CPUSET).then(|| mount_point(controllers)).flatten().map(Shows::Covered);
+        if let Some(shows) = own.or_else(covered) {
+            views.push(View { controllers: controllers.to_owned(), shows });
         }
     }
-    if views.iter().any(|view| !view.covered) {
+    if views.iter().any(|view| matches!(view.shows, Shows::Own(_))) {
         return views;
     }
-    let is_unified = seen.into_iter().any(|controller| version_2(controller) == Some(true));
-    if is_unified { vec![GroupView::default()] } else { Vec::new() }
+    let unified = seen.into_iter().filter_map(group_of).find(|(_, v2)| *v2);
+    unified.map(|(position, _)| View { controllers: String::new(), shows: Shows::Own(position) }).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -45,13 +86,24 @@ mod test {
     #[test]
     fn groups_of_either_version_are_seen_and_none_of_others() {
         let own = "9:name=systemd:/\n8:pids:/\n6:freezer:/\n4:memory:/x\n3:cpuset:/\n1:cpu,cpuacct:/\n0::/\n";
-        let seen = |own, v2: Option<bool>| -> Vec<(String, bool)> {
-            views(own, |_| v2).into_iter().map(|view| (view.controllers, view.covered)).collect()
+        let groups = ["/m/box", "/p/box", "/c/box"].map(|path| CgroupDir { path: path.to_owned(), v2: false });
+        let seen = |own, v2: Option<bool>| -> Vec<(String, String, bool)> {
+            let order = [Controller::Memory, Controller::Pids];
+            let position = |controller| order.iter().position(|it| *it == controller).unwrap_or(2);
+            let views = views(own, |it| v2.map(|v2| (position(it), v2)), |names| Some(format!("/mounts/{names}")));
+            let groups = Views(views).of(&groups).into_iter();
+            groups.map(|GroupView { controllers, dir, covered }| (controllers, dir, covered)).collect()
         };
-        let version_1 = [("pids", false), ("memory", false), ("cpuset", true), ("cpu,cpuacct", false)];
-        assert_eq!(seen(own, Some(false)), version_1.map(|(names, covered)| (names.to_owned(), covered)));
-        assert_eq!(seen("0::/a\n", Some(true)), [(String::new(), false)]);
-        assert_eq!(seen(own, Some(true)), [(String::new(), false)]);
+        let version_1 = [
+            ("pids", "/p/box", false),
+            ("memory", "/m/box", false),
+            ("cpuset", "/mounts/cpuset", true),
+            ("cpu,cpuacct", "/c/box", false),
+        ];
+        let expected = version_1.map(|(names, dir, covered)| (names.to_owned(), dir.to_owned(), covered));
+        assert_eq!(seen(own, Some(false)), expected);
+        assert_eq!(seen("0::/a\n", Some(true)), [(String::new(), "/m/box".to_owned(), false)]);
+        assert_eq!(seen(own, Some(true)), [(String::new(), "/m/box".to_owned(), false)]);
         assert_eq!(seen(own, None), []);
     }
 }
