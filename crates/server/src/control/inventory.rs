@@ -135,15 +135,17 @@ impl Control {
         {
             return Ok(());
         }
-        tracing::warn!(%id, provider = name, "removing a box that belongs to no sandbox");
         match within(REMOVAL_WAIT, runtime.stop(&id)).await {
-            Ok(()) => self.publish_action("orphan_removed", Some(&id), json!({"provider": name})),
-            Err(providers::Error::Conflict(error)) if fenced.is_some() => {
-                tracing::warn!(%id, provider = name, error, "another control plane holds a box, which stays");
+            Ok(()) => {
+                tracing::warn!(%id, provider = name, "removed a box that belongs to no sandbox");
+                self.publish_action("orphan_removed", Some(&id), json!({"provider": name}));
+                Ok(())
             }
-            Err(error) => return Err((id, provider_error(name, error))),
+            Err(providers::Error::Conflict(error)) if fenced.is_some() => {
+                Err((id, Error::Conflict(format!("another control plane holds it, so it stays: {error}"))))
+            }
+            Err(error) => Err((id, provider_error(name, error))),
         }
-        Ok(())
     }
 }
 

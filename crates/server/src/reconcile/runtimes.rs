@@ -75,7 +75,9 @@ impl Trouble {
 }
 
 fn in_words(kept: &[Kept]) -> String {
-    let named = kept.iter().take(NAMED_MAX).map(|(id, error)| format!("{id}: {}", Chain(error)));
-    let named: Vec<String> = named.collect();
+    let mut named: Vec<String> = kept.iter().map(|(id, error)| format!("{id}: {}", Chain(error))).collect();
+    // Removals end in any order.
+    named.sort_unstable();
+    named.truncate(NAMED_MAX);
     format!("{} boxes cannot be removed ({})", kept.len(), named.join("; "))
 }

@@ -231,6 +231,35 @@ async fn a_worker_that_has_lost_a_lease_ends_that_box_itself() {
 }
 
 #[tokio::test]
+async fn a_control_plane_on_an_old_copy_of_the_store_removes_no_box_of_the_true_one() {
+    let mut pair = native_pair().await;
+    let before = pair.plane.spawn().await;
+    let mut stale = pair.restored("providers.native.enabled=false").await;
+    let after = pair.plane.spawn().await;
+    for id in [&before, &after] {
+        pair.plane.write(id, "/workspace/f", "kept").await;
+    }
+    stale.expect_trouble("a request failed");
+    // Once the true one has renewed the lease and written with it.
+    stale
+        .until("it is refused", async || {
+            pair.plane.output(&before, "true").await;
+            stale.post(&format!("/sandboxes/{before}/exec"), json!({"command": "true"})).await.status == 409
+        })
+        .await;
+    // It does not know the one, and gives up the other, whose lease the worker renews elsewhere.
+    let holds = |id: &str| format!("{id}: another control plane holds it, so it stays");
+    for id in [&after, &before] {
+        stale.until("it finds the box", async || stale.log_text().contains(&holds(id))).await;
+    }
+    let failed = stale.get(&format!("/sandboxes/{before}")).await.ok();
+    assert_eq!(failed["state"], "failed");
+    for id in [&before, &after] {
+        assert_eq!(pair.plane.output(id, "cat /workspace/f").await, "kept");
+    }
+}
+
+#[tokio::test]
 async fn a_worker_that_was_away_for_too_long_ends_its_boxes_when_it_comes_back() {
     let mut pair = native_pair().await;
     let id = pair.plane.spawn().await;

@@ -36,6 +36,27 @@ impl Pair {
         pair
     }
 
+    /// Starts another control plane on a copy of this one's store, as after the restore of a backup. This one
+    /// is started anew meanwhile.
+    pub async fn restored(&mut self, of_plane: &str) -> TestServer {
+        let port = free_port();
+        let worker = self.worker.url.trim_end_matches("/api/v1").to_owned();
+        let here = format!("{TERMS} {of_plane} server.port={port} workers.w1.url={worker} workers.w1.api_key={KEY}");
+        let mut other = TestServer::start(&here).await;
+        other.kill();
+        self.plane.kill();
+        for file in std::fs::read_dir(self.plane.data_dir()).unwrap() {
+            let file = file.unwrap();
+            if file.file_name().to_str().unwrap().starts_with("tidebox.db") {
+                std::fs::copy(file.path(), other.data_dir().join(file.file_name())).unwrap();
+            }
+        }
+        self.plane.launch().await;
+        self.heard().await;
+        other.launch().await;
+        other
+    }
+
     /// Waits until the worker has sent a heartbeat and is not stale.
     pub async fn heard(&self) {
         self.plane
