@@ -105,6 +105,9 @@ pub struct Overlay {
     pub lower: Vec<String>,
     /// Directory of the upper and work directories in the [`Storage`]: one plain component.
     pub name: String,
+    /// True if what programs want on the disk (`fsync`) is written there.
+    #[serde(default)]
+    pub fsync: bool,
 }
 
 /// Storage of the upper layers of a box.

@@ -57,6 +57,8 @@ pub struct NativeConfig {
     /// True to lead connections out of boxes to the agent's proxy by the kernel, so that programs
     /// need to know of none. The provider is unhealthy where that cannot be.
     pub transparent_egress: bool,
+    /// True to write files of boxes to the disk when a program asks for that.
+    pub fsync: bool,
 }
 
 impl Native {
@@ -76,7 +78,7 @@ impl Native {
         let cgroups = Cgroups::open(config.cgroup_parent.as_deref(), &config.store_id);
         let mut background = JoinSet::new();
         background.spawn(cpu_share::watch(cgroups.clone()));
-        let transparent = config.transparent_egress;
+        let (transparent, fsync) = (config.transparent_egress, config.fsync);
         let launchers = Launchers::new(parts.agent.clone(), parts.tasks.clone());
         let views = SizeViews::read(cgroups.views());
         let mounts = HostMounts::default();
@@ -88,6 +90,7 @@ impl Native {
             views,
             mounts,
             transparent,
+            fsync,
             _background: background,
         })
         .await

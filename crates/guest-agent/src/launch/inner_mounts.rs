@@ -111,7 +111,12 @@ fn cover(root: &str, stage: &str, overlay: &Overlay, layer: &str, path: &Path) -
     // The upper directory shows its mode, not that of the host's.
     let mode = fs::metadata(format!("{layer}/{path}")).map_or(0o755, |it| it.permissions().mode());
     rustix::fs::chmod(&upper, Mode::from_raw_mode(mode & 0o7777)).at("make the box's storage")?;
-    mount_layers(&format!("{root}{}/{path}", overlay.target), &format!("{layer}/{path}"), &upper, &work)
+    mount_layers(
+        &format!("{root}{}/{path}", overlay.target),
+        &format!("{layer}/{path}"),
+        (&upper, &work),
+        overlay.fsync,
+    )
 }
 
 #[cfg(test)]
@@ -125,6 +130,7 @@ mod test {
             target: target.to_owned(),
             lower: vec![lower.to_owned()],
             name: "usr".to_owned(),
+            fsync: false,
         };
         assert_eq!(below(&overlay("/usr", "/usr"), &points), [Path::new("/usr/local/a b")]);
         assert!(below(&overlay("/", "/data/image"), &points).is_empty());

@@ -36,10 +36,11 @@ pub(super) fn mount_options(text: String) -> Result<CString, Refused> {
     CString::new(text).map_err(|_| Errno::INVAL).at("write mount options")
 }
 
-/// Mounts an overlay. `volatile`: discarded changes need not be synced at the end. `userxattr`: the
+/// Mounts an overlay. `volatile`, without `fsync`: discarded changes need not be synced. `userxattr`: the
 /// only attributes that a user namespace may set.
-pub(super) fn mount_layers(target: &str, lower: &str, upper: &str, work: &str) -> Result<(), Refused> {
-    let options = mount_options(format!("lowerdir={lower},upperdir={upper},workdir={work},userxattr,volatile"))?;
+pub(super) fn mount_layers(target: &str, lower: &str, (upper, work): (&str, &str), fsync: bool) -> Result<(), Refused> {
+    let volatile = if fsync { "" } else { ",volatile" };
+    let options = mount_options(format!("lowerdir={lower},upperdir={upper},workdir={work},userxattr{volatile}"))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     mount("overlay", target, "overlay", flags, options.as_c_str()).at("mount an overlay")
 }

@@ -176,7 +176,7 @@ fn mount_storage(target: &str, size_mb: u32, launch: &Launch) -> Result<(), Refu
 fn mount_overlay(root: &str, stage: &str, overlay: &Overlay, lower: &[String]) -> Result<(), Refused> {
     let (lower, storage) = (lower.join(":"), format!("{stage}/storage/{}", overlay.name));
     let target = format!("{root}{}", overlay.target);
-    mount_layers(&target, &lower, &format!("{storage}/upper"), &format!("{storage}/work"))
+    mount_layers(&target, &lower, (&format!("{storage}/upper"), &format!("{storage}/work")), overlay.fsync)
 }
 
 fn pivot(root: &str) -> Result<(), Refused> {

@@ -56,6 +56,7 @@ pub struct NativeBackend {
     pub(super) mounts: HostMounts,
     /// True if connections out of boxes are led to their agents.
     pub(super) transparent: bool,
+    pub(super) fsync: bool,
     /// Background tasks, aborted when the provider is dropped.
     pub(super) _background: JoinSet<()>,
 }
@@ -158,12 +159,16 @@ impl Backend for NativeBackend {
         };
         let host = &self.parts.host_rootfs;
         let lower = plan.image.map_or(host.path.as_path(), |image| image.held.root());
-        let root =
-            Overlay { target: "/".to_owned(), lower: vec![lower.display().to_string()], name: ROOT_OVERLAY.to_owned() };
+        let overlay = |target: &str, lower: String, name: String| Overlay {
+            target: target.to_owned(),
+            lower: vec![lower],
+            name,
+            fsync: self.fsync,
+        };
+        let root = overlay("/", lower.display().to_string(), ROOT_OVERLAY.to_owned());
         // An image needs nothing of the host's `/usr`.
         let shown = host.shown.iter().filter(|_| plan.image.is_none());
-        let shown: Vec<Overlay> =
-            shown.map(|dir| Overlay { target: dir.clone(), lower: vec![dir.clone()], name: overlay_of(dir) }).collect();
+        let shown: Vec<Overlay> = shown.map(|dir| overlay(dir, dir.clone(), overlay_of(dir))).collect();
         let inner_mounts = if shown.is_empty() { Vec::new() } else { self.mounts.below(&host.shown) };
         let holds_slots = matches!(plan.kind, Kind::Host);
         let starts = plan.image.filter(|image| image.entrypoint && !holds_slots);

@@ -71,6 +71,7 @@ async fn a_command_costs_little_more_than_on_native_after_the_first() {
         subids: None,
         images: None,
         transparent_egress: false,
+        fsync: false,
     };
     let native = Native::open(config).await.unwrap();
     let id = new_id();

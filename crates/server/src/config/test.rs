@@ -121,7 +121,8 @@ fn nothing_set_gives_the_defaults() {
     assert_eq!(config.retention.destroyed, Duration::from_secs(86_400));
     assert_eq!(config.logging, Logging { level: Level::Info, format: Format::Auto });
     assert_eq!(config.providers.default, DefaultProvider::Auto);
-    let native = Native { enabled: Enabled::Auto, subids: None, cgroup_parent: None, transparent_egress: false };
+    let native =
+        Native { enabled: Enabled::Auto, subids: None, cgroup_parent: None, transparent_egress: false, fsync: false };
     assert_eq!(config.providers.native, native);
     assert!(!config.providers.mock.enabled);
     assert!(loaded.warnings.is_empty() && loaded.sources.is_empty());

@@ -142,11 +142,13 @@ impl Control {
         Ok(())
     }
 
-    /// Stores a change of a sandbox whose box is removed. On a full disk it waits for the space of the box.
+    /// Stores a change of a sandbox whose box is removed. On a full disk it takes the space that is kept for
+    /// that, and waits for the space of the box.
     async fn apply_once_freed(&self, sandbox: &Sandbox, change: Change) -> Result<Applied> {
         let begun = Instant::now();
         loop {
             match self.apply(&sandbox.id, change.clone()).await {
+                Err(Error::Full(_)) if self.store.free_reserve().await => {}
                 Err(Error::Full(_)) if begun.elapsed() < FREEING_MAX => self.await_freed(&sandbox.provider).await,
                 applied => return applied,
             }

@@ -132,6 +132,7 @@ async fn native(config: &Config, images: &Images, store: &dyn Store) -> Result<O
         cgroup_parent: set.cgroup_parent.clone(),
         images: Some(images.clone()),
         transparent_egress: set.transparent_egress,
+        fsync: set.fsync,
     });
     let native = native.await.map_err(|source| Failure::Provider { name: "native", source })?;
     Ok(Some((Arc::new(native), offer)))

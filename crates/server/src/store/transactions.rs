@@ -174,6 +174,10 @@ pub trait Store: AuditStore + PoolStore + SnapshotStore + Workers + fmt::Debug +
     /// wait. Returns whether there are more.
     async fn give_back(&self) -> Result<bool>;
 
+    /// Frees the disk space that is kept for removals: a full disk must not keep sandboxes from being
+    /// removed. Returns whether there was any. Later calls of [`Store::give_back`] take it again.
+    async fn free_reserve(&self) -> bool;
+
     /// Writes pending changes and closes the files.
     async fn close(&self);
 }

@@ -51,6 +51,7 @@ async fn native() -> Vec<Finding> {
         subids: None,
         images: None,
         transparent_egress: false,
+        fsync: false,
     };
     let opened = timeout(PROBE_MAX, Native::open(config)).await;
     of("native", "a box was made", PROBE_MAX, opened).await

@@ -56,7 +56,13 @@ impl TestProvider {
             subids: None,
             images,
             transparent_egress: transparent,
+            fsync: false,
         };
+        TestProvider::opened(config, folder).await
+    }
+
+    /// Makes a provider with this configuration, whose data is in `folder`.
+    pub(crate) async fn opened(config: NativeConfig, folder: tempfile::TempDir) -> TestProvider {
         let native = Native::open(config.clone()).await.unwrap();
         let health = native.health().await;
         assert_eq!(health.error, None, "boxes can be made on this host");

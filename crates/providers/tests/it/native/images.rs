@@ -204,6 +204,7 @@ async fn a_server_with_images_that_is_going_to_be_killed() {
         subids: None,
         images,
         transparent_egress: false,
+        fsync: false,
     };
     let native = Native::open(config).await.unwrap();
     for image in [FULL, SCRATCH] {

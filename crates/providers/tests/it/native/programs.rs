@@ -1,6 +1,7 @@
 //! Programs that people run in boxes, and what such programs ask of a kernel.
 
 use futures_util::StreamExt as _;
+use providers::native::NativeConfig;
 use providers::{Chain, OutputEvent, Provider as _};
 
 use crate::native::harness::{TestProvider, is_root, spec};
@@ -197,6 +198,20 @@ async fn a_box_of_the_host_has_the_configuration_that_packages_brought_and_no_ot
     if std::fs::exists("/usr/local/go/bin/go").unwrap() {
         sandbox.text("go version").await;
     }
+}
+
+#[tokio::test]
+async fn files_of_a_box_are_written_to_the_disk_where_that_is_asked_for() {
+    let provider = TestProvider::new().await;
+    let fsync = "grep ' - overlay ' /proc/self/mountinfo | grep -c fsync=volatile; true";
+    assert_ne!(provider.start().await.text(fsync).await, "0\n");
+    let config = NativeConfig { fsync: true, ..provider.config() };
+    drop(provider);
+    let folder = tempfile::Builder::new().prefix("tidebox-test-").tempdir().unwrap();
+    let provider = TestProvider::opened(NativeConfig { data_dir: folder.path().to_owned(), ..config }, folder).await;
+    let sandbox = provider.start().await;
+    assert_eq!(sandbox.text(fsync).await, "0\n");
+    sandbox.text("echo kept > f && sync -d f && sync && cat f").await;
 }
 
 #[tokio::test]

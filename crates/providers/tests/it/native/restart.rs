@@ -27,6 +27,7 @@ async fn a_server_that_is_going_to_be_killed() {
         subids: None,
         images: None,
         transparent_egress: false,
+        fsync: false,
     })
     .await
     .unwrap();

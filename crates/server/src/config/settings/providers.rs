@@ -148,6 +148,10 @@ section! {
         /// know of no proxy get out as well, by the same policy. The server has to run as root, with
         /// `CAP_BPF` and `CAP_NET_ADMIN`; the provider is unhealthy where that cannot be.
         pub transparent_egress: bool = "false",
+        /// True to write files of a box to the disk when a program asks for that (`fsync`, `sync`), as on
+        /// the host. By default such calls do nothing, because a box keeps nothing beyond its end. For
+        /// boxes that are made from then on.
+        pub fsync: bool = "false",
     }
 }
 

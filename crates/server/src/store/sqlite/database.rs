@@ -56,6 +56,7 @@ impl Sqlite {
         let writer = Connections::new(options.clone(), 1);
         schema::upgrade(&writer).await?;
         space::prepare(&writer, path).await?;
+        space::keep_reserve(path);
         let id = schema::store_id(&writer, StoreId::from_entropy(entropy)).await?;
         let readers = Connections::new(options.clone(), READERS);
         let searches = Connections::new(options, SEARCHERS);

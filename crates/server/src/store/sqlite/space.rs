@@ -26,13 +26,48 @@ const REWRITE_BYTES_MAX: u64 = 2 << 30;
 /// Free disk bytes that a rewrite needs for each byte of the file: a copy, and the log.
 const REWRITE_ROOM: u64 = 3;
 
+/// Size of the file that keeps room for the rows of removals: the log of some hundred of them.
+const RESERVE_BYTES: u64 = 4 << 20;
+/// Free disk bytes below which no such file is made, for each of its bytes.
+const RESERVE_ROOM: u64 = 4;
+
 /// Returns the paths of SQLite's files beside `path`.
 fn beside(path: &Path) -> impl Iterator<Item = PathBuf> {
-    ["-wal", "-shm", "-journal"].into_iter().map(move |end| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(end);
-        name.into()
-    })
+    ["-wal", "-shm", "-journal"].into_iter().map(move |end| with_end(path, end))
+}
+
+fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+/// Returns the free bytes of the disk that the file is on.
+fn free_bytes(path: &Path) -> u64 {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    rustix::fs::statvfs(folder).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+/// Takes disk space for the rows of removals, unless it is taken already or the disk has little left.
+pub(super) fn keep_reserve(path: &Path) {
+    let reserve = with_end(path, "-reserve");
+    if reserve.exists() || free_bytes(path) < RESERVE_BYTES * RESERVE_ROOM {
+        return;
+    }
+    let taken = OpenOptions::new().create_new(true).write(true).mode(MODE).open(&reserve).and_then(|file| {
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, RESERVE_BYTES).map_err(io::Error::from)
+    });
+    // Where the file system takes no space in advance, the empty file keeps this from being tried again.
+    if let Err(error) = taken {
+        tracing::debug!(error = %Chain(&error), "no disk space is kept for removals");
+    }
+}
+
+/// Frees that space. Returns whether there was any.
+pub(super) fn free_reserve(path: &Path) -> bool {
+    let reserve = with_end(path, "-reserve");
+    let bytes = reserve.metadata().map_or(0, |file| file.len());
+    std::fs::remove_file(reserve).is_ok() && bytes > 0
 }
 
 /// Creates the file if it is new, and denies other users access to it and to the files beside
@@ -65,8 +100,7 @@ pub(super) async fn prepare(writer: &Connections, path: &Path) -> Result<()> {
         return Ok(());
     }
     let bytes = path.metadata().map_or(0, |file| file.len());
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let free = rustix::fs::statvfs(folder).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+    let free = free_bytes(path);
     if bytes > REWRITE_BYTES_MAX || free < bytes.saturating_mul(REWRITE_ROOM) {
         tracing::warn!(
             bytes,

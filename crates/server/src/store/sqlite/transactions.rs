@@ -384,7 +384,12 @@ impl Store for Sqlite {
     }
 
     async fn give_back(&self) -> Result<bool> {
+        space::keep_reserve(&self.path);
         space::give_back(&self.writer, &self.path).await
+    }
+
+    async fn free_reserve(&self) -> bool {
+        space::free_reserve(&self.path)
     }
 
     async fn close(&self) {

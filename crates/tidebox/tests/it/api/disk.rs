@@ -139,6 +139,22 @@ async fn a_spawn_on_a_full_disk_is_507_and_works_again_once_there_is_room() {
     }
 }
 
+/// The boxes hold nothing whose removal makes room for a row of the store.
+#[tokio::test]
+async fn sandboxes_are_removed_while_the_disk_is_full_to_the_last_byte() {
+    let disk = SmallDisk::with("size=128m,nr_inodes=20000");
+    let mut server = server_on(&disk, &format!("{NATIVE} limits.reserve_disk_mb=0")).await;
+    server.expect_trouble("cannot be written");
+    let ids = [server.spawn().await, server.spawn().await, server.spawn().await];
+    let full = disk.fill(Filling::Bytes);
+    for id in &ids {
+        server.delete(&format!("/sandboxes/{id}")).await.ok();
+        assert_eq!(server.get(&format!("/sandboxes/{id}")).await.ok()["state"], "destroyed");
+    }
+    drop(full);
+    server.spawn().await;
+}
+
 #[tokio::test]
 async fn no_box_is_made_while_the_reserve_of_inodes_is_reached() {
     let disk = SmallDisk::with("size=200m,nr_inodes=6000");
