@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -136,9 +137,21 @@ impl Builder {
     }
 }
 
-/// Returns an unused port, so that a server can come back on the same one.
+/// Returns an unused port, so that a server can come back on the same one. It is below those that the
+/// kernel hands out, and each call returns another: nobody takes it before the server does.
 pub fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    /// First port, and number of ports.
+    const RANGE: (u16, u16) = (20_000, 12_000);
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Programs of tests that run at the same time begin at different places.
+    let begin = std::process::id() % u32::from(RANGE.1);
+    loop {
+        let offset = (begin + u32::from(NEXT.fetch_add(1, Ordering::Relaxed))) % u32::from(RANGE.1);
+        let port = RANGE.0 + u16::try_from(offset).unwrap();
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 impl TestServer {
