@@ -9,6 +9,7 @@ pub struct AuditEntry {
     /// Row number; higher for every later row.
     pub id: u64,
     /// Time of the row (RFC 3339, UTC).
+    #[schema(format = DateTime)]
     pub created_at: String,
     /// Caller: `admin`, `api_key`, `anonymous` or `worker:<id>`.
     pub actor: String,

@@ -11,6 +11,7 @@ use crate::{OperationFigures, ProviderHealth, QuotaSummary, StringMap, Worker};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Diagnostics {
     /// Time of this report (RFC 3339, UTC).
+    #[schema(format = DateTime)]
     pub generated_at: String,
     /// Version and platform of the server.
     pub build: Build,

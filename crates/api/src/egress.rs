@@ -118,6 +118,7 @@ pub struct Egress {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EgressDecision {
     /// Time of the decision, or of the end of a connection that was refused later.
+    #[schema(format = DateTime)]
     pub time: String,
     /// Host as the process wrote it.
     pub host: String,

@@ -15,6 +15,7 @@ pub struct Event {
     #[serde(default)]
     pub sandbox_id: Option<String>,
     /// Time of the event (RFC 3339, UTC).
+    #[schema(format = DateTime)]
     pub timestamp: String,
     /// Further facts; their names depend on the type.
     #[serde(default)]

@@ -19,9 +19,11 @@ pub struct Image {
     pub unpacked_bytes: u64,
     /// Time at which the image was built (RFC 3339), if it records one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
     pub created_at: Option<String>,
     /// Time of its last use for a sandbox, pull or import (RFC 3339, UTC).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
     pub last_used_at: Option<String>,
     /// Number of boxes that use the image.
     pub in_use: u64,

@@ -50,6 +50,7 @@ pub struct Preview {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
     /// Time at which the URL ceases to open the port.
+    #[schema(format = DateTime)]
     pub expires_at: String,
 }
 

@@ -26,8 +26,10 @@ pub struct OwnerQuota {
     #[serde(default)]
     pub max_disk_mb: u32,
     /// Time at which it was first saved (RFC 3339, UTC).
+    #[schema(format = DateTime)]
     pub created_at: String,
     /// Time at which it was last saved (RFC 3339, UTC).
+    #[schema(format = DateTime)]
     pub updated_at: String,
 }
 

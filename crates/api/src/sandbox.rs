@@ -28,8 +28,10 @@ pub struct Sandbox {
     #[serde(default, skip_serializing_if = "is_untold")]
     pub pids: u32,
     /// Time of the spawn request (RFC 3339, UTC).
+    #[schema(format = DateTime)]
     pub created_at: String,
     /// Time at which it is destroyed unless extended (RFC 3339, UTC).
+    #[schema(format = DateTime)]
     pub expires_at: String,
     /// Labels of the sandbox.
     #[serde(default)]

@@ -12,6 +12,7 @@ pub struct SandboxStats {
     /// Provider that runs it.
     pub provider: String,
     /// Time of the answer.
+    #[schema(format = DateTime)]
     pub timestamp: String,
     /// Time since the spawn was asked for, in milliseconds.
     pub uptime_ms: u64,

@@ -135,7 +135,9 @@ pub struct Secret {
     /// Owners whose sandboxes may use it; all if empty.
     pub owners: Vec<String>,
     /// Time of the first save.
+    #[schema(format = DateTime)]
     pub created_at: String,
     /// Time of the last save.
+    #[schema(format = DateTime)]
     pub updated_at: String,
 }

@@ -36,6 +36,7 @@ pub struct SnapshotSummary {
     /// True if it has the memory and the processes of the sandbox, and not only its files.
     pub memory: bool,
     /// Time at which it was taken (RFC 3339, UTC).
+    #[schema(format = DateTime)]
     pub created_at: String,
 }
 

@@ -48,8 +48,10 @@ pub struct Template {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepare: Option<Vec<crate::PrepareCommand>>,
     /// Time at which it was first saved (RFC 3339, UTC).
+    #[schema(format = DateTime)]
     pub created_at: String,
     /// Time at which it was last saved (RFC 3339, UTC).
+    #[schema(format = DateTime)]
     pub updated_at: String,
 }
 

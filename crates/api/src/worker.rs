@@ -21,8 +21,10 @@ pub struct Worker {
     /// Time of its last heartbeat (RFC 3339, UTC).
     pub last_heartbeat: String,
     /// Time of its first heartbeat (RFC 3339, UTC).
+    #[schema(format = DateTime)]
     pub created_at: String,
     /// Time of the last change of its row, other than a heartbeat (RFC 3339, UTC).
+    #[schema(format = DateTime)]
     pub updated_at: String,
     /// True once its last heartbeat is too old: it may be gone.
     pub stale: bool,
@@ -121,6 +123,7 @@ pub struct Lease {
     /// Generation: rises with every grant and renewal.
     pub generation: u64,
     /// Time of expiry unless renewed (RFC 3339, UTC).
+    #[schema(format = DateTime)]
     pub expires_at: String,
 }
 

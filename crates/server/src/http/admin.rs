@@ -20,7 +20,8 @@ fn described_again(mut item: PathItem) -> PathItem {
     let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
     for operation in operations.into_iter().flatten() {
         operation.tags = Some(vec!["admin".to_owned()]);
-        operation.operation_id = operation.operation_id.take().map(|id| format!("admin_{id}"));
+        // `list_quotas` becomes `list_admin_quotas`.
+        operation.operation_id = operation.operation_id.take().map(|id| id.replacen('_', "_admin_", 1));
     }
     item
 }

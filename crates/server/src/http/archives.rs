@@ -26,7 +26,8 @@ use crate::control::Error;
 /// A tar of the directory, with names below it, or of one file; compressed as `Accept-Encoding` allows (zstd, gzip). Modes,
 /// times, links and files with several names are kept; devices, FIFOs and sockets are left out. An archive that breaks
 /// off has no end.
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/archive", tag = "files", params(("id" = String, Path), PathParams),
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/archive",
+    operation_id = "download_archive", tag = "files", params(("id" = String, Path), PathParams),
     responses(
         (status = 200, description = "The tar", body = Vec<u8>, content_type = "application/x-tar"),
         (status = 400, body = api::ErrorBody, description = "Neither a file nor a directory; or the provider has no archives"),
@@ -83,7 +84,8 @@ impl Passing {
 /// Unpacks a tar below a directory, which is made if it is missing; `Content-Encoding` may be zstd or gzip, the type
 /// `application/x-tar` as well. No name and no
 /// link of it leads out of the directory. After an error, what was unpacked before it stays, and the message has the count.
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/archive", tag = "files", params(("id" = String, Path), PathParams),
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/archive",
+    operation_id = "upload_archive", tag = "files", params(("id" = String, Path), PathParams),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses(
         (status = 200, body = api::Unpacked, description = "Unpacked whole"),

@@ -29,7 +29,8 @@ const COLUMNS: [&str; 12] = [
 ];
 
 /// Read the audit history, newest first
-#[utoipa::path(get, path = "/api/v1/admin/audit", tag = "admin",
+#[utoipa::path(get, path = "/api/v1/admin/audit",
+    operation_id = "list_audit_entries", tag = "admin",
     params(
         ("actor" = Option<String>, Query, min_length = 1,
             description = "`admin`, `api_key`, `anonymous` or `worker:<id>`"),

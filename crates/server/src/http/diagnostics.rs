@@ -10,7 +10,8 @@ use super::wire;
 /// Describe the state of the service
 ///
 /// For an operator, without secrets: no key, no owner, no address.
-#[utoipa::path(get, path = "/api/v1/diagnostics", tag = "system",
+#[utoipa::path(get, path = "/api/v1/diagnostics",
+    operation_id = "get_diagnostics", tag = "system",
     responses((status = 200, body = api::Diagnostics, description = "As it is now")))]
 pub async fn get(State(api): State<Api>) -> Json<api::Diagnostics> {
     let store = api.control.store_health().await;

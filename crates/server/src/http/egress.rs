@@ -13,7 +13,8 @@ use super::wire;
 const ANSWER_BYTES: usize = 256 * 1024;
 
 /// Show the connections out of a sandbox
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/egress", tag = "egress", params(("id" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/egress",
+    operation_id = "get_egress", tag = "egress", params(("id" = String, Path)),
     responses(
         (status = 200, body = api::Egress, description = "Policies, numbers, and the newest decisions with their reasons"),
         (status = 400, body = api::ErrorBody, description = "Another server makes the connections"),
@@ -26,7 +27,8 @@ pub async fn show(State(api): State<Api>, Name(id): Name, meter: Meter) -> Resul
 /// Replace the policy on connections
 ///
 /// It holds at once: open connections that it does not let through are closed.
-#[utoipa::path(put, path = "/api/v1/sandboxes/{id}/egress", tag = "egress", params(("id" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/sandboxes/{id}/egress",
+    operation_id = "put_egress", tag = "egress", params(("id" = String, Path)),
     request_body = api::EgressPolicy,
     responses(
         (status = 200, body = api::Egress, description = "The policy is in force"),

@@ -33,7 +33,8 @@ const GAP: &str = api::Event::GAP;
 /// Server-sent events: `id`, `event` (the type) and `data`, a JSON object with `id`, `type`, `sandbox_id`, `timestamp`
 /// and `data`. A comment every 15 seconds. The latest 1,000 events are kept; where events are missing, an event
 /// `events.gap` gives their number.
-#[utoipa::path(get, path = "/api/v1/events", tag = "events",
+#[utoipa::path(get, path = "/api/v1/events",
+    operation_id = "stream_events", tag = "events",
     params(
         ("type" = Option<api::EventTypes>, Query,
             description = "Only events of these types, separated by commas; may be repeated"),

@@ -24,7 +24,8 @@ const EXEC_BYTES: usize = OUTFLOW_BYTES + 2 * 4 * 1024;
 /// Buffered by default. With `stream: true` the answer is NDJSON, one chunk a
 /// line as it is written, or with `Accept: application/octet-stream` frames of raw bytes; hanging up kills the command, unless it is `resumable`. With `background: true` the
 /// answer comes at once, and the command goes on.
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/exec", tag = "exec", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/exec",
+    operation_id = "exec_command", tag = "exec", params(("id" = String, Path)),
     request_body = api::ExecRequest,
     responses(
         (status = 200, description = "How it ended, also when it failed; or its output as it is written",

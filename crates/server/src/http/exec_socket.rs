@@ -24,7 +24,8 @@ const INSTEAD: &str = "POST to `/api/v1/sandboxes/{id}/exec` with `stream: true`
 /// A WebSocket. The client's first message is a `SocketStart`; then come `SocketStdin`, `SocketEof`, `SocketResize`
 /// and `SocketSignal`, and binary frames with raw bytes for stdin. The server sends `SocketOutput`. Hanging up kills
 /// the command.
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/exec/ws", tag = "exec",
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/exec/ws",
+    operation_id = "open_exec_socket", tag = "exec",
     params(("id" = String, Path),
         ("Sec-WebSocket-Protocol" = Option<String>, Header,
             description = "`tidebox.v1`, and from a page in a browser `tidebox.key.<base64url of the key>`")),
@@ -70,7 +71,8 @@ pub struct AttachParams {
 /// A WebSocket on which the output of the process comes, as `SocketOutput`s. The client may send `SocketStdin`,
 /// `SocketEof`, `SocketResize` and `SocketSignal`, and binary frames with raw bytes for stdin. Hanging up leaves the
 /// process as it is. Any number of clients may be attached.
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes/{process}/attach", tag = "exec",
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes/{process}/attach",
+    operation_id = "attach_process", tag = "exec",
     params(("id" = String, Path), ("process" = String, Path), AttachParams,
         ("Sec-WebSocket-Protocol" = Option<String>, Header,
             description = "`tidebox.v1`, and from a page in a browser `tidebox.key.<base64url of the key>`")),

@@ -44,7 +44,8 @@ impl PathParams {
 }
 
 /// Write a file
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files", tag = "files", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files",
+    operation_id = "write_file", tag = "files", params(("id" = String, Path)),
     request_body = api::WriteFileRequest,
     responses(
         (status = 200, body = api::Status, description = "Written whole"),
@@ -96,7 +97,8 @@ pub struct PutParams {
 ///
 /// `application/json` is `{content, mode}`; any other type is the file's bytes, whose
 /// mode may stand in the query.
-#[utoipa::path(put, path = "/api/v1/sandboxes/{id}/files/{path}", tag = "files",
+#[utoipa::path(put, path = "/api/v1/sandboxes/{id}/files/{path}",
+    operation_id = "upload_file", tag = "files",
     params(("id" = String, Path), ("path" = api::RelativePath, Path, description = "The absolute path without its first slash"),
         PutParams),
     request_body(content((api::PutFileRequest = "application/json"), (Vec<u8> = "application/octet-stream"))),
@@ -149,7 +151,8 @@ fn id_and_path(uri: &Uri) -> Result<(String, String)> {
 /// Read a file
 ///
 /// The bytes as they are; honours `Range` with one range.
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files", tag = "files", params(("id" = String, Path), PathParams),
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files",
+    operation_id = "read_file", tag = "files", params(("id" = String, Path), PathParams),
     responses(
         (status = 200, description = "The whole file", body = Vec<u8>, content_type = "application/octet-stream"),
         (status = 206, description = "The part that was asked for", body = Vec<u8>, content_type = "application/octet-stream"),
@@ -245,7 +248,8 @@ pub struct DeleteParams {
 }
 
 /// Remove a file or directory
-#[utoipa::path(delete, path = "/api/v1/sandboxes/{id}/files", tag = "files", params(("id" = String, Path), DeleteParams),
+#[utoipa::path(delete, path = "/api/v1/sandboxes/{id}/files",
+    operation_id = "delete_file", tag = "files", params(("id" = String, Path), DeleteParams),
     responses(
         (status = 200, body = api::Status, description = "Removed"),
         (status = 400, body = api::ErrorBody, description = "Not empty, a bad path, or the sandbox refuses it"),
@@ -270,7 +274,8 @@ pub struct ListParams {
 }
 
 /// List a directory
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/list", tag = "files", params(("id" = String, Path), ListParams),
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/list",
+    operation_id = "list_files", tag = "files", params(("id" = String, Path), ListParams),
     responses(
         (status = 200, body = Vec<api::FileInfo>, description = "By name"),
         (status = 400, body = api::ErrorBody, description = "Not a directory, or a bad path"),
@@ -287,7 +292,8 @@ pub async fn list(
 }
 
 /// Move a file or directory
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/move", tag = "files", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/move",
+    operation_id = "move_file", tag = "files", params(("id" = String, Path)),
     request_body = api::MoveRequest,
     responses(
         (status = 200, body = api::Status, description = "Moved; a file at the new path is replaced"),
@@ -303,7 +309,8 @@ pub async fn move_file(
 }
 
 /// Change a mode
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/chmod", tag = "files", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/chmod",
+    operation_id = "change_file_mode", tag = "files", params(("id" = String, Path)),
     request_body = api::ChmodRequest,
     responses(
         (status = 200, body = api::Status, description = "Changed"),
@@ -319,7 +326,8 @@ pub async fn chmod(
 }
 
 /// Describe a file
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/stat", tag = "files", params(("id" = String, Path), PathParams),
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/stat",
+    operation_id = "stat_file", tag = "files", params(("id" = String, Path), PathParams),
     responses(
         (status = 200, body = api::FileInfo, description = "The file; a link itself"),
         (status = 400, body = api::ErrorBody, description = "A bad path"),
@@ -343,7 +351,8 @@ pub struct GlobParams {
 }
 
 /// Find files by name
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/glob", tag = "files", params(("id" = String, Path), GlobParams),
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/glob",
+    operation_id = "glob_files", tag = "files", params(("id" = String, Path), GlobParams),
     responses(
         (status = 200, body = Vec<String>, description = "Paths, sorted"),
         (status = 400, body = api::ErrorBody, description = "A bad pattern, or more than 10,000 results"),

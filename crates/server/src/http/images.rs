@@ -37,7 +37,8 @@ const ARCHIVES: [&str; 6] = [
 ];
 
 /// List the images on this server
-#[utoipa::path(get, path = "/api/v1/images", tag = "images",
+#[utoipa::path(get, path = "/api/v1/images",
+    operation_id = "list_images", tag = "images",
     responses((status = 200, body = Vec<api::Image>, description = "By name")))]
 pub async fn list(State(api): State<Api>) -> Result<Json<Vec<api::Image>>> {
     Ok(Json(api.control.images().await?.into_iter().map(wire::image).collect()))
@@ -46,7 +47,8 @@ pub async fn list(State(api): State<Api>) -> Result<Json<Vec<api::Image>>> {
 /// Look at an image
 ///
 /// By name or digest. A name may have slashes: it is everything behind `/images/`.
-#[utoipa::path(get, path = "/api/v1/images/{name}", tag = "images",
+#[utoipa::path(get, path = "/api/v1/images/{name}",
+    operation_id = "get_image", tag = "images",
     params(("name" = api::ImageName, Path, description = "A name in short or in full, or a digest")),
     responses(
         (status = 200, body = api::ImageDetail, description = "All about it"),
@@ -60,7 +62,8 @@ pub async fn get(State(api): State<Api>, uri: Uri) -> Result<Json<api::ImageDeta
 ///
 /// A name is taken from its image, which goes with its last one; a digest removes it with all its names. A pull of that
 /// name ends.
-#[utoipa::path(delete, path = "/api/v1/images/{name}", tag = "images",
+#[utoipa::path(delete, path = "/api/v1/images/{name}",
+    operation_id = "delete_image", tag = "images",
     params(("name" = api::ImageName, Path, description = "A name in short or in full, or a digest")),
     responses(
         (status = 200, body = api::Status, description = "Removed"),
@@ -77,7 +80,8 @@ pub async fn remove(State(api): State<Api>, uri: Uri) -> Result<Response> {
 ///
 /// What is here already is not downloaded again. The pull goes on when the caller hangs up. With `stream: true` the
 /// answer is NDJSON, a line for each step, of which the last is `done` or `error`.
-#[utoipa::path(post, path = "/api/v1/images/pull", tag = "images", request_body = api::PullRequest,
+#[utoipa::path(post, path = "/api/v1/images/pull",
+    operation_id = "pull_image", tag = "images", request_body = api::PullRequest,
     responses(
         (status = 200, description = "The image, or how it comes",
             content((api::Image = "application/json"), (api::PullProgress = "application/x-ndjson"))),
@@ -161,7 +165,8 @@ pub struct ImportParams {
 ///
 /// The body is what `docker save` writes, a tar of an OCI layout, or a tar of a root file system; each plain, or packed
 /// by gzip or zstd. Its type may be `application/x-tar`, `application/gzip` or `application/zstd` as well.
-#[utoipa::path(post, path = "/api/v1/images/import", tag = "images", params(ImportParams),
+#[utoipa::path(post, path = "/api/v1/images/import",
+    operation_id = "import_image", tag = "images", params(ImportParams),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses(
         (status = 201, body = Vec<api::Image>, description = "The images that were in it"),
@@ -211,7 +216,8 @@ pub fn is_archive(headers: &HeaderMap) -> bool {
 }
 
 /// Remove images that no box uses
-#[utoipa::path(post, path = "/api/v1/images/prune", tag = "images", request_body = api::PruneImagesRequest,
+#[utoipa::path(post, path = "/api/v1/images/prune",
+    operation_id = "prune_images", tag = "images", request_body = api::PruneImagesRequest,
     responses((status = 200, body = api::PrunedImages, description = "What went")))]
 pub async fn prune(
     State(api): State<Api>,

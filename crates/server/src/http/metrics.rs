@@ -22,7 +22,8 @@ use crate::stats::{RateLimit, RequestMemory, Scheduler, StoreHealth};
 const SANDBOXES_WAIT: Duration = Duration::from_secs(3);
 
 /// Figures as JSON
-#[utoipa::path(get, path = "/api/v1/metrics", tag = "system",
+#[utoipa::path(get, path = "/api/v1/metrics",
+    operation_id = "get_metrics", tag = "system",
     responses((status = 200, body = api::Metrics, description = "As they are now")))]
 pub async fn get(State(api): State<Api>) -> Json<api::Metrics> {
     let snapshot = Snapshot::take(&api).await;
@@ -32,7 +33,8 @@ pub async fn get(State(api): State<Api>) -> Json<api::Metrics> {
 /// Figures for Prometheus
 ///
 /// The text format 0.0.4, or OpenMetrics 1.0.0 when `Accept` likes it better.
-#[utoipa::path(get, path = "/api/v1/metrics/prometheus", tag = "system",
+#[utoipa::path(get, path = "/api/v1/metrics/prometheus",
+    operation_id = "get_prometheus_metrics", tag = "system",
     responses((status = 200, description = "As they are now",
         content((String = "text/plain"), (String = "application/openmetrics-text")))))]
 pub async fn prometheus(State(api): State<Api>, headers: HeaderMap) -> impl IntoResponse {

@@ -24,6 +24,7 @@ pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
                        `{code, message}`; durations are texts such as `1h30m`, times are RFC 3339 in UTC.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
+    servers((url = "/", description = "The server that this document is from")),
     paths(super::files::put, super::images::get, super::images::remove),
     components(schemas(
         api::ErrorBody,
@@ -103,7 +104,8 @@ fn security(access: &Access, gate: Gate) -> Security {
 }
 
 /// This document
-#[utoipa::path(get, path = "/api/v1/openapi.json", tag = "system",
+#[utoipa::path(get, path = "/api/v1/openapi.json",
+    operation_id = "get_openapi", tag = "system",
     responses((status = 200, description = "OpenAPI 3.1; says of each route what this server asks for",
         content_type = "application/json")))]
 pub async fn get(State(api): State<Api>) -> impl IntoResponse {
@@ -139,5 +141,39 @@ mod test {
             }
         }
         assert!(count > 100, "{count}");
+    }
+
+    /// Generators make a function of each, and name it after this.
+    #[test]
+    fn each_operation_has_a_name_of_a_verb_and_a_thing() {
+        let document: Value = serde_json::from_str(&document()).unwrap();
+        let mut names: Vec<&str> = Vec::new();
+        for item in document["paths"].as_object().unwrap().values() {
+            for operation in item.as_object().unwrap().values().filter_map(|it| it.get("operationId")) {
+                let name = operation.as_str().unwrap();
+                let is_plain = name.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_');
+                assert!(is_plain && name.contains('_'), "{name} is not like `list_sandboxes`");
+                names.push(name);
+            }
+        }
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert!(count > 100 && names.len() == count, "{} of {count} names are used again", count - names.len());
+    }
+
+    #[test]
+    fn times_are_described_as_such() {
+        let document: Value = serde_json::from_str(&document()).unwrap();
+        let mut count = 0;
+        for (schema, described) in document["components"]["schemas"].as_object().unwrap() {
+            for (field, described) in described["properties"].as_object().into_iter().flatten() {
+                if field.ends_with("_at") || field == "timestamp" {
+                    count += 1;
+                    assert_eq!(described["format"], "date-time", "{schema}.{field}");
+                }
+            }
+        }
+        assert!(count > 15, "{count}");
     }
 }

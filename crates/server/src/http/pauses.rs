@@ -15,7 +15,8 @@ use crate::control::Pause;
 /// Its processes stop where they are, and go on with the next request that needs it: an exec, a file, a port, a preview.
 /// Its lifetime runs on. With `reclaim` memory of it is handed back to the system, and `reclaimed` has the figures; with
 /// `to_disk` it is written to disk, and takes no memory until it goes on.
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/pause", tag = "sandboxes", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/pause",
+    operation_id = "pause_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     request_body = api::PauseRequest,
     responses(
         (status = 200, body = api::Sandbox, description = "It is paused; also when repeated"),
@@ -37,7 +38,8 @@ pub async fn pause(
 }
 
 /// Resume a sandbox
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/resume", tag = "sandboxes", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/resume",
+    operation_id = "resume_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     responses(
         (status = 200, body = api::Sandbox, description = "It runs; also when it did before"),
         (status = 400, body = api::ErrorBody, description = "Its provider cannot pause sandboxes"),

@@ -25,7 +25,8 @@ const INSTEAD: &str = "use `tidebox forward`";
 const LISTEN_INSTEAD: &str = "use `tidebox forward --reverse`";
 
 /// List the ports that listen
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports", tag = "ports", params(("id" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports",
+    operation_id = "list_ports", tag = "ports", params(("id" = String, Path)),
     responses(
         (status = 200, body = Vec<api::ListeningPort>,
             description = "TCP ports that processes of the sandbox listen on, by number and address"),
@@ -42,7 +43,8 @@ pub async fn list(State(api): State<Api>, Name(id): Name, meter: Meter) -> Resul
 /// A WebSocket that is a TCP connection. Binary frames are its bytes. A `SocketEof` ends what the client sends; the
 /// server's messages are `PortMessage`s. After the end of both directions the server closes. Hanging up resets the
 /// connection.
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports/{port}/connect", tag = "ports",
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports/{port}/connect",
+    operation_id = "connect_port", tag = "ports",
     params(("id" = String, Path), ("port" = u16, Path, minimum = 1),
         ("Sec-WebSocket-Protocol" = Option<String>, Header,
             description = "`tidebox.v1`, and from a page in a browser `tidebox.key.<base64url of the key>`")),
@@ -74,7 +76,8 @@ pub async fn connect(
 /// A WebSocket on which each connection of a program in the sandbox to this port of its loopback is announced, as a
 /// `ListenMessage`. Each is taken on a WebSocket of its own within 15 seconds, or else reset; a `ListenRefuse` resets it
 /// at once. Hanging up ends the listening, and resets all connections.
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports/{port}/listen", tag = "ports",
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports/{port}/listen",
+    operation_id = "listen_port", tag = "ports",
     params(("id" = String, Path), ("port" = u16, Path, minimum = 1),
         ("Sec-WebSocket-Protocol" = Option<String>, Header,
             description = "`tidebox.v1`, and from a page in a browser `tidebox.key.<base64url of the key>`")),
@@ -103,7 +106,8 @@ pub async fn listen(
 /// Take a connection to a port that is listened on
 ///
 /// A WebSocket that is the TCP connection, with the messages of `/connect`.
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports/{port}/listen/{connection}", tag = "ports",
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports/{port}/listen/{connection}",
+    operation_id = "accept_connection", tag = "ports",
     params(("id" = String, Path), ("port" = u16, Path, minimum = 1),
         ("connection" = u64, Path, description = "Number of the connection, as it was announced"),
         ("Sec-WebSocket-Protocol" = Option<String>, Header,

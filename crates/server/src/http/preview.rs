@@ -72,7 +72,8 @@ impl Sites {
 ///
 /// The URL opens the port in a browser until `expires_at`, and programs that send the token as
 /// `X-Preview-Token`. A public one needs no token: the host name itself is the permit.
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/preview", tag = "ports", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/preview",
+    operation_id = "create_preview", tag = "ports", params(("id" = String, Path)),
     request_body = api::PreviewRequest,
     responses(
         (status = 200, body = api::Preview, description = "The URL; whether something listens is not looked at"),

@@ -19,7 +19,8 @@ use super::{frames, ndjson, wire};
 use crate::control::ProcessRef;
 
 /// List the background processes
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes", tag = "exec", params(("id" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes",
+    operation_id = "list_processes", tag = "exec", params(("id" = String, Path)),
     responses(
         (status = 200, body = Vec<api::Process>, description = "Those that run, and the newest that have ended, by number"),
         (status = 400, body = api::ErrorBody, description = "The provider has none"),
@@ -31,7 +32,8 @@ pub async fn list(State(api): State<Api>, Name(id): Name, meter: Meter) -> Resul
 }
 
 /// Get a background process
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes/{process}", tag = "exec",
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes/{process}",
+    operation_id = "get_process", tag = "exec",
     params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
     responses(
         (status = 200, body = api::Process, description = "Its state, and how it ended"),
@@ -46,7 +48,8 @@ pub async fn get(State(api): State<Api>, Names((id, process)): Names<(String, St
 /// End a background process
 ///
 /// Kills it with all its descendants, and forgets it with its output.
-#[utoipa::path(delete, path = "/api/v1/sandboxes/{id}/processes/{process}", tag = "exec",
+#[utoipa::path(delete, path = "/api/v1/sandboxes/{id}/processes/{process}",
+    operation_id = "delete_process", tag = "exec",
     params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
     responses(
         (status = 200, body = api::Status, description = "It is gone"),
@@ -85,7 +88,8 @@ pub struct OutputParams {
 /// NDJSON, a chunk a line, each with the sequence number to read on from; with
 /// `Accept: application/octet-stream` frames of raw bytes. The last chunk of a process that has
 /// ended is its exit code. Where output is no longer kept, a `gap` says how many bytes are missing.
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes/{process}/output", tag = "exec",
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes/{process}/output",
+    operation_id = "read_process_output", tag = "exec",
     params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name"), OutputParams),
     responses(
         (status = 200, description = "Its output",
@@ -139,7 +143,8 @@ pub fn answer(output: ProcessEvents, position: Option<u64>, form: Form, outflow:
 }
 
 /// Write to the stdin of a background process
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/processes/{process}/stdin", tag = "exec",
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/processes/{process}/stdin",
+    operation_id = "write_process_stdin", tag = "exec",
     params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
     request_body = api::ProcessInput,
     responses(
@@ -160,7 +165,8 @@ pub async fn input(
 }
 
 /// Send a signal to a background process
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/processes/{process}/signal", tag = "exec",
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/processes/{process}/signal",
+    operation_id = "signal_process", tag = "exec",
     params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
     request_body = api::ProcessSignal,
     responses(
@@ -180,7 +186,8 @@ pub async fn signal(
 }
 
 /// Resize the terminal of a background process
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/processes/{process}/resize", tag = "exec",
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/processes/{process}/resize",
+    operation_id = "resize_process", tag = "exec",
     params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
     request_body = api::ProcessResize,
     responses(

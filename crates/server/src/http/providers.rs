@@ -11,7 +11,8 @@ use super::state::Api;
 use super::wire;
 
 /// List providers with their last check
-#[utoipa::path(get, path = "/api/v1/providers", tag = "providers",
+#[utoipa::path(get, path = "/api/v1/providers",
+    operation_id = "list_providers", tag = "providers",
     responses((status = 200, body = Vec<api::ProviderHealth>, description = "All that are enabled")))]
 pub async fn list(State(api): State<Api>) -> Json<Vec<api::ProviderHealth>> {
     Json(healths(&api))
@@ -24,7 +25,8 @@ pub fn healths(api: &Api) -> Vec<api::ProviderHealth> {
 }
 
 /// Look at a provider
-#[utoipa::path(get, path = "/api/v1/providers/{name}", tag = "providers", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/providers/{name}",
+    operation_id = "get_provider", tag = "providers", params(("name" = String, Path)),
     responses(
         (status = 200, body = api::ProviderDetail, description = "How it works here"),
         (status = 404, body = api::ErrorBody, description = "No such provider")))]
@@ -33,7 +35,8 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::P
 }
 
 /// Check every provider now
-#[utoipa::path(post, path = "/api/v1/providers/test", tag = "providers",
+#[utoipa::path(post, path = "/api/v1/providers/test",
+    operation_id = "test_providers", tag = "providers",
     request_body = api::Empty,
     responses((status = 200, body = BTreeMap<String, bool>, description = "Whether each is healthy")))]
 pub async fn test(State(api): State<Api>, Body(api::Empty {}): Body<api::Empty>) -> Json<BTreeMap<String, bool>> {

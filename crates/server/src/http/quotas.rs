@@ -12,7 +12,8 @@ use super::state::Api;
 use super::wire;
 
 /// List owner quotas
-#[utoipa::path(get, path = "/api/v1/quotas", tag = "quotas",
+#[utoipa::path(get, path = "/api/v1/quotas",
+    operation_id = "list_quotas", tag = "quotas",
     responses((status = 200, body = Vec<api::OwnerQuota>, description = "All, by owner")))]
 pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
     list_body::array(&meter, move |after| {
@@ -26,14 +27,16 @@ pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
 }
 
 /// Count owner quotas
-#[utoipa::path(get, path = "/api/v1/quotas/summary", tag = "quotas",
+#[utoipa::path(get, path = "/api/v1/quotas/summary",
+    operation_id = "get_quota_summary", tag = "quotas",
     responses((status = 200, body = api::QuotaSummary, description = "How many say what; without owners")))]
 pub async fn summary(State(api): State<Api>) -> Result<Json<api::QuotaSummary>> {
     Ok(Json(wire::quota_summary(api.control.quota_summary().await?)))
 }
 
 /// Look at an owner's quota
-#[utoipa::path(get, path = "/api/v1/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path,
+#[utoipa::path(get, path = "/api/v1/quotas/{owner_id}",
+    operation_id = "get_quota", tag = "quotas", params(("owner_id" = String, Path,
         description = "Any owner but `summary`, which no owner can be called")),
     responses(
         (status = 200, body = api::OwnerQuota, description = "The quota"),
@@ -44,7 +47,8 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::O
 }
 
 /// Save an owner's quota
-#[utoipa::path(put, path = "/api/v1/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path,
+#[utoipa::path(put, path = "/api/v1/quotas/{owner_id}",
+    operation_id = "put_quota", tag = "quotas", params(("owner_id" = String, Path,
         description = "Any owner but `summary`, which no owner can be called")),
     request_body = api::QuotaRequest,
     responses(
@@ -61,7 +65,8 @@ pub async fn save(
 }
 
 /// Look at what an owner has and may have
-#[utoipa::path(get, path = "/api/v1/quotas/{owner_id}/usage", tag = "quotas", params(("owner_id" = String, Path,
+#[utoipa::path(get, path = "/api/v1/quotas/{owner_id}/usage",
+    operation_id = "get_quota_usage", tag = "quotas", params(("owner_id" = String, Path,
         description = "Any owner but `summary`, which no owner can be called")),
     responses(
         (status = 200, body = api::OwnerUsage, description = "Also for an owner without a quota"),
@@ -71,7 +76,8 @@ pub async fn usage(State(api): State<Api>, Name(name): Name) -> Result<Json<api:
 }
 
 /// Delete an owner's quota
-#[utoipa::path(delete, path = "/api/v1/quotas/{owner_id}", tag = "quotas", params(("owner_id" = String, Path,
+#[utoipa::path(delete, path = "/api/v1/quotas/{owner_id}",
+    operation_id = "delete_quota", tag = "quotas", params(("owner_id" = String, Path,
         description = "Any owner but `summary`, which no owner can be called")),
     responses(
         (status = 200, body = api::Status, description = "The global limits hold again"),

@@ -44,7 +44,8 @@ pub struct StatsParams {
 ///
 /// Shares are over the time since the look before, whichever request made it. With `stream=true` the answer is
 /// server-sent events of the type `stats`, whose data is the same JSON.
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/stats", tag = "sandboxes", params(("id" = String, Path), StatsParams),
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/stats",
+    operation_id = "get_sandbox_stats", tag = "sandboxes", params(("id" = String, Path), StatsParams),
     responses(
         (status = 200, description = "The resources that it uses; what its provider cannot measure is null",
             content((api::SandboxStats = "application/json"), (api::StatsEvent = "text/event-stream"))),
@@ -102,7 +103,8 @@ impl Watch {
 /// Measure all running sandboxes
 ///
 /// One call for all of them, newest first, as `tidebox top` makes it each second. Their disks are not measured.
-#[utoipa::path(get, path = "/api/v1/sandboxes/stats", tag = "sandboxes",
+#[utoipa::path(get, path = "/api/v1/sandboxes/stats",
+    operation_id = "list_sandbox_stats", tag = "sandboxes",
     params(
         ("owner_id" = Option<String>, Query, description = "Only of this owner"),
         ("provider" = Option<String>, Query, description = "Only of this provider"),

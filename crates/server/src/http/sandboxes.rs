@@ -23,7 +23,8 @@ const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Spawn a sandbox
-#[utoipa::path(post, path = "/api/v1/sandboxes", tag = "sandboxes", request_body = api::SpawnRequest,
+#[utoipa::path(post, path = "/api/v1/sandboxes",
+    operation_id = "create_sandbox", tag = "sandboxes", request_body = api::SpawnRequest,
     params(
         ("X-User-ID" = Option<String>, Header, description = "Whom it counts for; overrides `owner_id`"),
         ("Idempotency-Key" = Option<String>, Header,
@@ -52,7 +53,8 @@ pub async fn spawn(
 }
 
 /// Ask whether a spawn would be admitted
-#[utoipa::path(post, path = "/api/v1/sandboxes/admission", tag = "sandboxes", request_body = api::SpawnRequest,
+#[utoipa::path(post, path = "/api/v1/sandboxes/admission",
+    operation_id = "check_admission", tag = "sandboxes", request_body = api::SpawnRequest,
     params(("X-User-ID" = Option<String>, Header, description = "Whom it would count for; overrides `owner_id`")),
     responses(
         (status = 200, description = "What would become of it right now; nothing is made",
@@ -90,7 +92,8 @@ pub fn as_it_is(api: &Api, row: &Sandbox) -> api::Sandbox {
 }
 
 /// List sandboxes, newest first
-#[utoipa::path(get, path = "/api/v1/sandboxes", tag = "sandboxes",
+#[utoipa::path(get, path = "/api/v1/sandboxes",
+    operation_id = "list_sandboxes", tag = "sandboxes",
     params(
         ("owner_id" = Option<String>, Query, description = "Only of this owner"),
         ("state" = Option<String>, Query, pattern = "^(creating|running|paused|destroying|failed)$",
@@ -137,14 +140,16 @@ async fn everything(api: Api, viewer: Owner, meter: &Meter, filter: ListFilter) 
 }
 
 /// Remove expired sandboxes
-#[utoipa::path(delete, path = "/api/v1/sandboxes", tag = "sandboxes",
+#[utoipa::path(delete, path = "/api/v1/sandboxes",
+    operation_id = "prune_sandboxes", tag = "sandboxes",
     responses((status = 200, description = "How many were removed", body = api::Pruned)))]
 pub async fn prune(State(api): State<Api>) -> Result<Json<api::Pruned>> {
     Ok(Json(api::Pruned { pruned: api.control.prune().await? }))
 }
 
 /// Look at a sandbox
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}",
+    operation_id = "get_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     responses(
         (status = 200, body = api::Sandbox, description = "The sandbox"),
         (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired")))]
@@ -153,7 +158,8 @@ pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::San
 }
 
 /// Destroy a sandbox
-#[utoipa::path(delete, path = "/api/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/sandboxes/{id}",
+    operation_id = "delete_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     responses(
         (status = 200, body = api::Status, description = "Nothing of it is left; also when repeated"),
         (status = 404, body = api::ErrorBody, description = "Not known"),
@@ -164,7 +170,8 @@ pub async fn destroy(State(api): State<Api>, Name(id): Name) -> Result<Json<api:
 }
 
 /// Set a new lifetime from now
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/extend", tag = "sandboxes", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/extend",
+    operation_id = "extend_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     request_body = api::ExtendRequest,
     responses(
         (status = 200, body = api::Sandbox, description = "With its new `expires_at`"),
@@ -194,7 +201,8 @@ pub struct WaitParams {
 }
 
 /// Wait for a state
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/wait", tag = "sandboxes", params(("id" = String, Path), WaitParams),
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/wait",
+    operation_id = "wait_sandbox", tag = "sandboxes", params(("id" = String, Path), WaitParams),
     responses(
         (status = 200, body = api::Sandbox, description = "The state is reached"),
         (status = 400, body = api::ErrorBody, description = "No such state, or too long a wait"),
@@ -227,7 +235,8 @@ pub struct LogParams {
 }
 
 /// Read the console
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/logs", tag = "sandboxes", params(("id" = String, Path), LogParams),
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/logs",
+    operation_id = "read_logs", tag = "sandboxes", params(("id" = String, Path), LogParams),
     responses(
         (status = 200, body = Vec<String>, description = "What background processes wrote, oldest line first"),
         (status = 400, body = api::ErrorBody, description = "Too many lines"),

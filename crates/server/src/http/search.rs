@@ -16,7 +16,8 @@ const ANSWER_BYTES: usize = 2 * providers::SEARCH_TEXT_BYTES_MAX;
 ///
 /// Finds the lines of text files that match, with the engine of ripgrep: it takes linear time whatever the expression.
 /// `truncated` is true if a bound ended the search. Links are not followed.
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/search", tag = "files", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/search",
+    operation_id = "search_files", tag = "files", params(("id" = String, Path)),
     request_body = api::SearchRequest,
     responses(
         (status = 200, body = api::SearchResult, description = "Lines that match; none is no error"),
@@ -38,7 +39,8 @@ pub async fn search(
 ///
 /// Each file changes whole or not at all, and keeps its mode and owner. Files of up to 8 MiB are changed (in a sandbox
 /// of less than 64 MiB of memory, an eighth of it).
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/replace", tag = "files", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/replace",
+    operation_id = "replace_in_files", tag = "files", params(("id" = String, Path)),
     request_body = api::ReplaceRequest,
     responses(
         (status = 200, body = api::ReplaceResult, description = "Files that were changed; none is no error"),

@@ -12,7 +12,8 @@ use super::state::Api;
 use super::wire;
 
 /// List secrets by name
-#[utoipa::path(get, path = "/api/v1/secrets", tag = "secrets",
+#[utoipa::path(get, path = "/api/v1/secrets",
+    operation_id = "list_secrets", tag = "secrets",
     responses((status = 200, body = Vec<api::Secret>, description = "All of them, without their values")))]
 pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
     list_body::array(&meter, move |after| {
@@ -26,7 +27,8 @@ pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
 }
 
 /// Look at a secret
-#[utoipa::path(get, path = "/api/v1/secrets/{name}", tag = "secrets", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/secrets/{name}",
+    operation_id = "get_secret", tag = "secrets", params(("name" = String, Path)),
     responses(
         (status = 200, body = api::Secret, description = "The secret, without its value"),
         (status = 404, body = api::ErrorBody, description = "No such secret")))]
@@ -38,7 +40,8 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::S
 ///
 /// It takes the place of an earlier one of its name, from the next request on. No answer ever has its
 /// value.
-#[utoipa::path(put, path = "/api/v1/secrets/{name}", tag = "secrets",
+#[utoipa::path(put, path = "/api/v1/secrets/{name}",
+    operation_id = "put_secret", tag = "secrets",
     params(("name" = api::SecretName, Path)), request_body = api::SecretRequest,
     responses(
         (status = 200, body = api::Secret, description = "As it is saved, without its value"),
@@ -54,7 +57,8 @@ pub async fn save(
 }
 
 /// Delete a secret
-#[utoipa::path(delete, path = "/api/v1/secrets/{name}", tag = "secrets", params(("name" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/secrets/{name}",
+    operation_id = "delete_secret", tag = "secrets", params(("name" = String, Path)),
     responses(
         (status = 200, body = api::Status, description = "Deleted; requests go without it from now on"),
         (status = 404, body = api::ErrorBody, description = "No such secret")))]

@@ -20,7 +20,8 @@ use crate::control::{ForkRequest, SnapshotCursor, SnapshotFilter};
 /// Take a snapshot of a sandbox
 ///
 /// Its files are kept as they are at one moment. The sandbox goes on, or stays paused.
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/snapshots", tag = "snapshots", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/snapshots",
+    operation_id = "create_snapshot", tag = "snapshots", params(("id" = String, Path)),
     request_body = api::SnapshotRequest,
     responses(
         (status = 201, body = api::SnapshotSummary, description = "Taken"),
@@ -44,7 +45,8 @@ pub async fn take(
 ///
 /// All that were asked for, or none. They have its files, size, owner, egress policy and labels; processes go on in
 /// them only where the provider has the capability `snapshot_memory`.
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/fork", tag = "snapshots", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/fork",
+    operation_id = "fork_sandbox", tag = "snapshots", params(("id" = String, Path)),
     request_body = api::ForkRequest,
     responses(
         (status = 201, body = Vec<api::Sandbox>, description = "Made"),
@@ -82,7 +84,8 @@ pub struct ListParams {
 ///
 /// Without a filter those follow that are taken by themselves: of `kind` `warm_pool` for its entries, and `image`
 /// for those of providers.
-#[utoipa::path(get, path = "/api/v1/snapshots", tag = "snapshots", params(ListParams),
+#[utoipa::path(get, path = "/api/v1/snapshots",
+    operation_id = "list_snapshots", tag = "snapshots", params(ListParams),
     responses(
         (status = 200, body = Vec<api::SnapshotSummary>,
             description = "Those of all providers; none where no provider has the capability `snapshots`"),
@@ -123,7 +126,8 @@ fn images(api: &Api) -> Vec<api::SnapshotSummary> {
 }
 
 /// Look at a snapshot
-#[utoipa::path(get, path = "/api/v1/snapshots/{id}", tag = "snapshots", params(("id" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/snapshots/{id}",
+    operation_id = "get_snapshot", tag = "snapshots", params(("id" = String, Path)),
     responses(
         (status = 200, body = api::SnapshotSummary, description = "The snapshot"),
         (status = 400, body = api::ErrorBody, description = "Users share boxes here"),
@@ -133,7 +137,8 @@ pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Sna
 }
 
 /// Remove a snapshot
-#[utoipa::path(delete, path = "/api/v1/snapshots/{id}", tag = "snapshots", params(("id" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/snapshots/{id}",
+    operation_id = "delete_snapshot", tag = "snapshots", params(("id" = String, Path)),
     responses(
         (status = 200, body = api::Status, description = "Removed; sandboxes that were made of it live on"),
         (status = 400, body = api::ErrorBody, description = "Users share boxes here"),

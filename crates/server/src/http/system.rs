@@ -19,21 +19,24 @@ fn answer(api: &Api, status: &str) -> Json<api::Health> {
 }
 
 /// Check that the service is there
-#[utoipa::path(get, path = "/api/v1/health", tag = "system",
+#[utoipa::path(get, path = "/api/v1/health",
+    operation_id = "get_health", tag = "system",
     responses((status = 200, body = api::Health, description = "It is")))]
 pub async fn health(State(api): State<Api>) -> Json<api::Health> {
     answer(&api, "ok")
 }
 
 /// Check that the process responds
-#[utoipa::path(get, path = "/api/v1/live", tag = "system",
+#[utoipa::path(get, path = "/api/v1/live",
+    operation_id = "get_liveness", tag = "system",
     responses((status = 200, body = api::Health, description = "It does")))]
 pub async fn live(State(api): State<Api>) -> Json<api::Health> {
     answer(&api, "alive")
 }
 
 /// Check whether sandboxes can be made
-#[utoipa::path(get, path = "/api/v1/ready", tag = "system",
+#[utoipa::path(get, path = "/api/v1/ready",
+    operation_id = "get_readiness", tag = "system",
     responses(
         (status = 200, body = api::Readiness, description = "They can"),
         (status = 503, body = api::ErrorBody, description = "No provider is healthy")))]

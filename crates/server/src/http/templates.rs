@@ -16,7 +16,8 @@ use super::{sandboxes, wire};
 use crate::control::SpawnRequest;
 
 /// Store a template
-#[utoipa::path(post, path = "/api/v1/templates", tag = "templates", request_body = api::TemplateRequest,
+#[utoipa::path(post, path = "/api/v1/templates",
+    operation_id = "create_template", tag = "templates", request_body = api::TemplateRequest,
     responses(
         (status = 201, body = api::Template, description = "Stored"),
         (status = 400, body = api::ErrorBody, description = "The values make no sense"),
@@ -33,7 +34,8 @@ pub async fn create(
 }
 
 /// List templates by name
-#[utoipa::path(get, path = "/api/v1/templates", tag = "templates",
+#[utoipa::path(get, path = "/api/v1/templates",
+    operation_id = "list_templates", tag = "templates",
     responses((status = 200, body = Vec<api::Template>, description = "All of them")))]
 pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
     list_body::array(&meter, move |after: Option<String>| {
@@ -47,7 +49,8 @@ pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
 }
 
 /// Look at a template
-#[utoipa::path(get, path = "/api/v1/templates/{name}", tag = "templates", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/templates/{name}",
+    operation_id = "get_template", tag = "templates", params(("name" = String, Path)),
     responses(
         (status = 200, body = api::Template, description = "The template"),
         (status = 404, body = api::ErrorBody, description = "No such template")))]
@@ -56,7 +59,8 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::T
 }
 
 /// Replace a template's values
-#[utoipa::path(put, path = "/api/v1/templates/{name}", tag = "templates", params(("name" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/templates/{name}",
+    operation_id = "update_template", tag = "templates", params(("name" = String, Path)),
     request_body = api::SpawnOptions,
     responses(
         (status = 200, body = api::Template, description = "Replaced; what was left out is cleared"),
@@ -72,7 +76,8 @@ pub async fn update(
 }
 
 /// Remove a template
-#[utoipa::path(delete, path = "/api/v1/templates/{name}", tag = "templates", params(("name" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/templates/{name}",
+    operation_id = "delete_template", tag = "templates", params(("name" = String, Path)),
     responses(
         (status = 200, body = api::Status, description = "Removed; its sandboxes live on"),
         (status = 404, body = api::ErrorBody, description = "No such template")))]
@@ -82,7 +87,8 @@ pub async fn delete(State(api): State<Api>, Name(name): Name) -> Result<Json<api
 }
 
 /// Spawn a sandbox from a template
-#[utoipa::path(post, path = "/api/v1/templates/{name}/spawn", tag = "templates", params(("name" = String, Path),
+#[utoipa::path(post, path = "/api/v1/templates/{name}/spawn",
+    operation_id = "create_template_sandbox", tag = "templates", params(("name" = String, Path),
         ("X-User-ID" = Option<String>, Header, description = "Whom it counts for; overrides `owner_id`"),
         ("Idempotency-Key" = Option<String>, Header,
             description = "Your own name for this request: repeating it within 24h gives the same sandbox back")),

@@ -35,7 +35,8 @@ pub struct ManifestParams {
 /// NDJSON, a line for the directory and for each entry below it, each directory before its entries; compressed as
 /// `Accept-Encoding` allows. Paths are percent-encoded, byte by byte. The last line is of the type `end`: without it,
 /// entries are missing. Empty lines keep the connection alive. The sandbox makes the lines, so believe them as far as it.
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/manifest", tag = "files",
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/manifest",
+    operation_id = "list_manifest", tag = "files",
     params(("id" = String, Path), ManifestParams),
     responses(
         (status = 200, description = "Its entries", content((api::ManifestEntry = "application/x-ndjson"))),
@@ -57,7 +58,8 @@ pub async fn manifest(
 ///
 /// A tar of files below a directory, in the order of `paths`; compressed as `Accept-Encoding` allows. A directory goes
 /// without what is in it. What is not there or cannot be read is left out.
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/pack", tag = "files", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/pack",
+    operation_id = "pack_files", tag = "files", params(("id" = String, Path)),
     request_body = api::PackRequest,
     responses(
         (status = 200, description = "The tar", body = Vec<u8>, content_type = "application/x-tar"),
@@ -80,7 +82,8 @@ pub async fn pack(
 ///
 /// Removes files below a directory, then sets modes and times. No path leads through a link. Paths with which it fails
 /// are in the answer, and the others are done nevertheless.
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/amend", tag = "files", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/amend",
+    operation_id = "amend_files", tag = "files", params(("id" = String, Path)),
     request_body = api::AmendRequest,
     responses(
         (status = 200, body = api::Amended, description = "Changes that were made, and those that failed"),

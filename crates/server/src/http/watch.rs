@@ -42,7 +42,8 @@ pub struct WatchParams {
 /// Server-sent events: `event` is the type, `data` a `FileChange`. Types are `created`, `modified`, `deleted`,
 /// `attributes`, and `overflow` where changes are missing. A comment at the beginning says that the watch is active, and
 /// another comes every 15 seconds. The stream ends when the path itself is gone, or the sandbox.
-#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/watch", tag = "files", params(("id" = String, Path), WatchParams),
+#[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/watch",
+    operation_id = "watch_files", tag = "files", params(("id" = String, Path), WatchParams),
     responses(
         (status = 200, body = api::FileChangeEvent, content_type = "text/event-stream", description = "A stream of them"),
         (status = 400, body = api::ErrorBody, description = "Too many directories, a bad path, or the provider cannot watch"),

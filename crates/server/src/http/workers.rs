@@ -10,14 +10,16 @@ use super::state::Api;
 use super::wire;
 
 /// List workers
-#[utoipa::path(get, path = "/api/v1/workers", tag = "workers",
+#[utoipa::path(get, path = "/api/v1/workers",
+    operation_id = "list_workers", tag = "workers",
     responses((status = 200, description = "All that were heard, this server among them", body = Vec<api::Worker>)))]
 pub async fn list(State(api): State<Api>) -> Result<Json<Vec<api::Worker>>> {
     Ok(Json(api.control.workers().await?.iter().map(wire::worker).collect()))
 }
 
 /// Look at a worker
-#[utoipa::path(get, path = "/api/v1/workers/{worker}", tag = "workers", params(("worker" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/workers/{worker}",
+    operation_id = "get_worker", tag = "workers", params(("worker" = String, Path)),
     responses(
         (status = 200, description = "The worker", body = api::Worker),
         (status = 404, description = "Not known", body = api::ErrorBody)))]
@@ -26,7 +28,8 @@ pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Wor
 }
 
 /// Say that a worker is there
-#[utoipa::path(post, path = "/api/v1/worker/{worker}/heartbeat", tag = "workers", params(("worker" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/worker/{worker}/heartbeat",
+    operation_id = "send_heartbeat", tag = "workers", params(("worker" = String, Path)),
     request_body = api::Heartbeat,
     responses(
         (status = 200, description = "As it is known now", body = api::Worker),
@@ -44,7 +47,8 @@ pub async fn heartbeat(
 }
 
 /// Renew a worker's lease on a sandbox
-#[utoipa::path(post, path = "/api/v1/worker/{worker}/leases/{resource}/renew", tag = "workers",
+#[utoipa::path(post, path = "/api/v1/worker/{worker}/leases/{resource}/renew",
+    operation_id = "renew_lease", tag = "workers",
     params(("worker" = String, Path), ("resource" = String, Path)),
     request_body = api::RenewRequest,
     responses(
@@ -66,7 +70,8 @@ pub async fn renew(
 }
 
 /// Register or repair a worker
-#[utoipa::path(post, path = "/api/v1/admin/workers/{worker}/heartbeat", tag = "workers",
+#[utoipa::path(post, path = "/api/v1/admin/workers/{worker}/heartbeat",
+    operation_id = "register_worker", tag = "workers",
     params(("worker" = String, Path)), request_body = api::AdminHeartbeat,
     responses(
         (status = 200, description = "As it is known now", body = api::Worker),
@@ -83,7 +88,8 @@ pub async fn admin_heartbeat(
 }
 
 /// Forget a worker
-#[utoipa::path(delete, path = "/api/v1/admin/workers/{worker}", tag = "workers", params(("worker" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/admin/workers/{worker}",
+    operation_id = "delete_worker", tag = "workers", params(("worker" = String, Path)),
     responses(
         (status = 200, description = "Forgotten until it beats again", body = api::Status),
         (status = 404, description = "Not known", body = api::ErrorBody),

@@ -261,7 +261,7 @@ fn tell_of_fixed_names(document: &mut OpenApi) {
         let named = |operation: Option<Operation>| {
             let mut operation = operation?;
             operation.summary = operation.summary.map(|summary| format!("{summary}: `{name}`"));
-            operation.operation_id = operation.operation_id.map(|id| format!("{id}_{name}"));
+            operation.operation_id = operation.operation_id.map(|id| format!("{id}_named_{name}"));
             if let Some(parameters) = &mut operation.parameters {
                 parameters.retain(|parameter| !matches!(parameter, RefOr::T(parameter) if parameter.name == variable));
             }
