@@ -1,6 +1,6 @@
 //! State of the agent.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -28,7 +28,6 @@ use crate::listeners::Listeners;
 use crate::memory::Activity;
 use crate::pids;
 use crate::ptrace::TracerHandle;
-use crate::settle::Unsettled;
 use crate::size::{self, Size};
 use crate::sockets::Sockets;
 use crate::trust::Trust;
@@ -77,8 +76,10 @@ pub(crate) struct Agent {
     pub(crate) kernel: Option<Kernel>,
     pub(crate) size: Option<Size>,
     pub(crate) pids_events: Option<OwnedFd>,
-    /// What waits until the agent settles.
-    pub(crate) unsettled: RefCell<Option<Unsettled>>,
+    /// True once the start is complete; see [`Agent::settle`].
+    pub(crate) is_settled: Cell<bool>,
+    /// Listener of the system call filter, on which calls wait for their turn, until the agent settles.
+    pub(crate) turns: RefCell<Option<OwnedFd>>,
     pub(crate) dev_null: OwnedFd,
     /// Connection to the tracer, if the box is made by one.
     pub(crate) ties: Option<TracerHandle>,
@@ -109,7 +110,7 @@ impl Agent {
         boot: Boot,
         seen: Seen,
         ties: Option<TracerHandle>,
-        unsettled: Unsettled,
+        turns: Option<OwnedFd>,
     ) -> std::io::Result<Agent> {
         let Seen { oom_events, sockets, diverted, kernel, size, pids_events } = seen;
         let descriptors = raise_descriptors();
@@ -128,7 +129,8 @@ impl Agent {
             kernel,
             size,
             pids_events,
-            unsettled: RefCell::new(Some(unsettled)),
+            is_settled: Cell::new(false),
+            turns: RefCell::new(turns),
             ties,
             dev_null: rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?,
             descriptors,

@@ -33,7 +33,6 @@ use crate::diverted::DivertedSockets;
 use crate::exec::reaping;
 use crate::memory::keep_while_busy;
 use crate::ptrace::{self, TracerHandle};
-use crate::settle::Unsettled;
 use crate::size::{self, Size};
 use crate::{exec, pids, prepare_rootfs, tracer_notes, vsock, watchdog};
 
@@ -164,7 +163,7 @@ async fn serve(boot: Boot, ways: Ways, seen: Seen, ties: Option<(TracerHandle, O
     let (ties, notes) = ties.unzip();
     let Ways { listener, from_outside_only, first, turns } = ways;
     let listener = Accepting::new(listener)?;
-    let agent = Rc::new(Agent::new(boot, seen, ties, Unsettled { turns })?);
+    let agent = Rc::new(Agent::new(boot, seen, ties, turns)?);
     if agent.boot.furnish {
         let faults = prepare_rootfs::furnish(&agent.boot);
         faults.into_iter().for_each(|fault| agent.console.push(format!("tidebox: {fault}")));

@@ -1,6 +1,5 @@
 //! Work of an agent after its first answer, because a spawn waits for that answer.
 
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,21 +11,16 @@ use crate::turns;
 /// Time after which the agent settles without a request: the first answer takes less.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What waits until the agent settles.
-#[derive(Debug, Default)]
-pub(crate) struct Unsettled {
-    /// Listener of the system call filter, on which calls wait for their turn.
-    pub(crate) turns: Option<OwnedFd>,
-}
-
 impl Agent {
     /// Completes the start. Must come before anything of the box runs; further calls do nothing.
     pub(crate) fn settle(&self) {
-        let Some(Unsettled { turns }) = self.unsettled.take() else { return };
+        if self.is_settled.replace(true) {
+            return;
+        }
         if let Some(size) = &self.size {
             start_on(size.processors());
         }
-        if let Some(turns) = turns
+        if let Some(turns) = self.turns.take()
             && turns::give(turns).is_err()
         {
             // Without the thread, calls of programs would wait for ever.

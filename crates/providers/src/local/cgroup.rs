@@ -13,7 +13,7 @@ mod parent;
 mod place;
 pub(crate) mod remedy;
 mod tree;
-mod view;
+pub(crate) mod view;
 
 use std::fs;
 use std::io;
@@ -29,7 +29,6 @@ use controller::Controller;
 use memory::MemoryGroup;
 pub(crate) use parent::socket_bytes;
 use parent::{Parent, SOCKET_LIMIT, limit, retrying};
-pub(crate) use view::Views;
 
 /// Group for the own processes of a box that holds slots: in version 2 a group with members
 /// cannot limit its children.

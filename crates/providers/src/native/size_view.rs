@@ -7,7 +7,7 @@ use domain::Resources;
 use guest_protocol::{CgroupDir, SizeView};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use crate::local::cgroup::Views;
+use crate::local::cgroup::view::Views;
 
 /// Longest description of a processor that is handed on, in bytes; with more a box sees none.
 const CPUINFO_BYTES_MAX: usize = 16 * 1024;
