@@ -135,8 +135,8 @@ pub(super) struct Covers {
 }
 
 impl Covers {
-    /// Makes a file and a directory below `stage`. What is mounted from there is read-only too, and no file system of its
-    /// own, whose end would take the kernel milliseconds.
+    /// Makes a file and a directory below `stage`. What is mounted from there is read-only too, and no file
+    /// system of its own, whose end would take the kernel milliseconds.
     pub(super) fn make(stage: &str) -> Result<Covers, Refused> {
         const STEP: &str = "make what covers files";
         let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
