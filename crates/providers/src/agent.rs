@@ -45,7 +45,7 @@ pub(crate) use self::exec::check_command;
 pub(crate) use self::ports::check_port;
 pub(crate) use self::process::{INPUT_STALL_MAX, input_stalled};
 use self::request::{LONG_WAIT, SHORT_WAIT};
-pub(crate) use self::socket::{connect_unix, nothing_listens};
+pub(crate) use self::socket::{connect_unix, nothing_listens, unreached};
 pub(crate) use self::wire::{check_mode, check_path};
 use crate::{
     Amend, Amended, Attach, Background, ByteStream, Command, EgressRequests, Error, FileChanges, FileContent, FileInfo,

@@ -104,7 +104,7 @@ fn cover(root: &str, stage: &str, overlay: &Overlay, layer: &str, path: &Path) -
     // A name with such a character cannot be given to the kernel in options.
     let Some(path) = path.to_str().filter(|path| !path.contains([':', ',', '\\'])) else { return Ok(()) };
     let storage = format!("{stage}/storage/{}", overlay.name);
-    let (upper, work) = (format!("{storage}/upper/{path}"), format!("{storage}/work/{path}"));
+    let [upper, work] = ["upper", "work"].map(|part| format!("{storage}/{part}/{path}"));
     for dir in [&upper, &work] {
         fs::create_dir_all(dir).map_err(|_| Errno::IO).at("make the box's storage")?;
     }

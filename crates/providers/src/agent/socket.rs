@@ -7,6 +7,8 @@ use guest_protocol::SOCKET_BUFFER_BYTES;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::net::UnixStream;
 
+use crate::Error;
+
 /// Connects to a socket that was opened as a path: what is there by now may be another file.
 ///
 /// # Errors
@@ -22,6 +24,11 @@ pub(crate) async fn connect_unix(socket: &OwnedFd) -> io::Result<UnixStream> {
 /// now. A listener that closes resets the connections that it has not accepted.
 pub(crate) fn nothing_listens(error: &io::Error) -> bool {
     [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused, io::ErrorKind::ConnectionReset].contains(&error.kind())
+}
+
+/// Converts an error of [`connect_unix`], or of opening its socket: a box without a listener is gone.
+pub(crate) fn unreached(action: &'static str, error: io::Error) -> Error {
+    if nothing_listens(&error) { Error::Gone } else { Error::failed(action, error) }
 }
 
 #[cfg(test)]

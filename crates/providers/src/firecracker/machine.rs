@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use super::agent_stream::{AgentStream, goes_on};
 use super::room::{API, CHANGES, IMAGE, INITRD, KERNEL, MEMORY, NEW_MEMORY, NEW_STATE, Room, STATE, VSOCK};
-use crate::agent::{AgentGuest, nothing_listens};
+use crate::agent::{AgentGuest, nothing_listens, unreached};
 use crate::local::process::Process;
 use crate::{Error, Result, disk};
 
@@ -417,9 +417,7 @@ async fn order(mut stream: UnixStream, machine: &Machine) -> io::Result<MachineR
 /// Opens a connection to the agent of a machine.
 pub(super) async fn dial(room: &Room) -> Result<AgentGuest> {
     const ACTION: &str = "reach the agent";
-    let stream = room.connect(VSOCK).await;
-    let stream =
-        stream.map_err(|error| if nothing_listens(&error) { Error::Gone } else { Error::failed(ACTION, error) })?;
+    let stream = room.connect(VSOCK).await.map_err(|error| unreached(ACTION, error))?;
     match vsock::open(stream, MACHINE_AGENT_PORT, DIAL_WAIT).await {
         Ok(stream) => AgentGuest::connect(AgentStream::new(stream, goes_on(room.clone()))).await,
         Err(firecracker::Error::NotListening(_)) => Err(Error::Gone),
@@ -429,9 +427,7 @@ pub(super) async fn dial(room: &Room) -> Result<AgentGuest> {
 
 /// Connects to the API of a machine that runs.
 async fn connected(room: &Room, action: &'static str, tasks: &TaskTracker) -> Result<Api> {
-    let stream = room.connect(API).await;
-    let stream =
-        stream.map_err(|error| if nothing_listens(&error) { Error::Gone } else { Error::failed(action, error) })?;
+    let stream = room.connect(API).await.map_err(|error| unreached(action, error))?;
     Api::new(stream, tasks).await.map_err(|error| refused(action, error))
 }
 

@@ -7,7 +7,7 @@ use super::fault::not_made;
 use super::folder::BoxFolder;
 use super::launcher::{LaunchError, Launched, failed};
 use super::process::Process;
-use crate::agent::{AgentGuest, nothing_listens};
+use crate::agent::{AgentGuest, unreached};
 use crate::{Error, Result};
 
 /// Box that has been launched and has answered.
@@ -60,9 +60,6 @@ pub(crate) async fn run(
 
 /// Opens a connection to the agent of a running box.
 pub(crate) async fn dial(folder: &BoxFolder) -> Result<AgentGuest> {
-    let stream = folder
-        .connect()
-        .await
-        .map_err(|error| if nothing_listens(&error) { Error::Gone } else { Error::failed("reach the agent", error) })?;
+    let stream = folder.connect().await.map_err(|error| unreached("reach the agent", error))?;
     AgentGuest::connect(stream).await
 }

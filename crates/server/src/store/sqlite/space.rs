@@ -148,6 +148,19 @@ mod test {
     use crate::clock::from_ms;
     use crate::store::{Admitted, Change, Kept, KeptRows, NewSandbox, Sandbox, Store as _};
 
+    #[test]
+    fn space_for_removals_is_taken_freed_once_and_taken_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.db");
+        assert!(!free_reserve(&path), "nothing is taken yet");
+        for _ in 0..2 {
+            keep_reserve(&path);
+            let reserve = with_end(&path, "-reserve");
+            assert_eq!((reserve.metadata().unwrap().len(), mode(&reserve)), (RESERVE_BYTES, MODE));
+            assert!(free_reserve(&path) && !free_reserve(&path));
+        }
+    }
+
     fn mode(path: &Path) -> u32 {
         path.metadata().unwrap().permissions().mode() & 0o777
     }
