@@ -80,8 +80,9 @@ mod test {
             m = mmap.mmap(g.fileno(), 5 << 20); os.close(g.fileno())\n\
             d = os.memfd_create('d'); os.write(d, b'x' * (7 << 20))\n\
             print('ready', flush=True); sys.stdin.readline(); os._exit(0)";
-        let mut holder = std::process::Command::new("python3")
-            .args(["-c", script])
+        // The file belongs to a descendant of the first process.
+        let mut holder = std::process::Command::new("/bin/sh")
+            .args(["-c", "python3 -c \"$0\"; exit 0", script])
             .current_dir(temp.path())
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
@@ -89,8 +90,8 @@ mod test {
             .unwrap();
         let mut line = String::new();
         BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let own = std::process::id();
-        let (none, all) = (usage(temp.path(), None).unwrap(), usage(temp.path(), Some(own)).unwrap());
+        let none = usage(temp.path(), None).unwrap();
+        let all = usage(temp.path(), Some(holder.id())).unwrap();
         holder.stdin.take().unwrap().write_all(b"\n").unwrap();
         holder.wait().unwrap();
         assert_eq!(line, "ready\n");
