@@ -82,7 +82,7 @@ pub struct MemoryFigures {
     pub sys: u64,
     /// Bytes of the heap in memory, in use or free.
     pub heap_alloc: u64,
-    /// Always 0: there is no garbage collector.
+    /// Always 0, because Tidebox has no garbage collector.
     pub gc_cycles: u64,
 }
 

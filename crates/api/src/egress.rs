@@ -73,9 +73,9 @@ impl PartialSchema for EgressPolicy {
                 "Policy on connections out of a sandbox; at most 1,000 entries and 32 KiB of them. `allow` is for \
                  `allow-list` alone, and `secrets` not for `none`.",
             ))
-            .item(policy("Egress to listed targets", EgressMode::AllowList, ENTRIES_MAX, SECRETS_MAX))
-            .item(policy("Egress to all targets", EgressMode::Open, 0, SECRETS_MAX))
-            .item(policy("No egress", EgressMode::None, 0, 0));
+            .item(policy("AllowListEgress", EgressMode::AllowList, ENTRIES_MAX, SECRETS_MAX))
+            .item(policy("OpenEgress", EgressMode::Open, 0, SECRETS_MAX))
+            .item(policy("NoEgress", EgressMode::None, 0, 0));
         RefOr::T(policies.into())
     }
 }

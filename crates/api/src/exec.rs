@@ -69,8 +69,8 @@ pub struct ExecRequest {
     /// losing its oldest output, and is kept for `linger` without one. Only with `stream` or `background`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resumable: bool,
-    /// True to start the command and answer at once. It goes on when the caller has gone, has no deadline
-    /// unless `timeout` sets one, and ends with the sandbox.
+    /// True to start the command and answer at once. The command keeps running when the caller hangs up,
+    /// has no deadline unless `timeout` sets one, and ends with the sandbox.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub background: bool,
     /// Name of a background process. No other that runs in the sandbox may have it.
@@ -148,7 +148,7 @@ pub struct ExecResult {
     pub truncated: bool,
 }
 
-/// One line of a streamed answer.
+/// Line of a streamed answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecChunk {
     /// Stream that the data belongs to.

@@ -114,8 +114,7 @@ pub enum PullProgress {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PruneImagesRequest {
-    /// True to remove unused images that have a name too; otherwise only those that have lost
-    /// theirs.
+    /// True to remove every unused image; false to remove unused images that have lost their name.
     #[serde(default)]
     pub all: bool,
 }

@@ -21,7 +21,7 @@ pub struct Metrics {
     pub memory_sys: u64,
     /// Bytes of the heap in memory, in use or free.
     pub memory_heap_alloc: u64,
-    /// Always 0: there is no garbage collector.
+    /// Always 0, because Tidebox has no garbage collector.
     pub gc_cycles: u64,
     /// Counts of sandboxes; null while the store does not answer.
     pub sandboxes: Option<SandboxFigures>,

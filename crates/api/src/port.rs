@@ -83,7 +83,7 @@ pub enum ListenMessage {
         /// Number of the connection, for the path that takes it.
         connection: u64,
     },
-    /// The port is no longer listened on. The last message.
+    /// Last message: the listening has ended.
     Error {
         /// Error code, as in every error of the API.
         code: String,

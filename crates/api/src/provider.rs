@@ -24,7 +24,7 @@ pub struct ProviderHealth {
     /// Version of the software behind it, such as a Docker Engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Runtimes that it could start boxes with, by name; absent where there is no choice.
+    /// Names of the runtimes that it can start boxes with; absent if there is only one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runtimes: Vec<String>,
     /// Number of this service's boxes that it holds; with the capability `runtime_inventory`.

@@ -71,7 +71,7 @@ pub struct OwnerUsage {
     pub owner_id: String,
     /// Number of active sandboxes.
     pub active_sandboxes: u64,
-    /// Maximum number of active sandboxes; 0 is no limit.
+    /// Maximum number of active sandboxes; 0 means no limit.
     pub max_sandboxes: u64,
     /// Longest lifetime, such as `1h30m0s`.
     pub max_ttl: String,
@@ -86,7 +86,7 @@ pub struct OwnerUsage {
     /// Maximum size of one sandbox's file system in MiB.
     #[serde(default)]
     pub max_disk_mb: u32,
-    /// True if the owner has a quota of its own.
+    /// True if a quota is set for the owner.
     pub quota_configured: bool,
 }
 
@@ -116,11 +116,11 @@ pub struct AdmissionDecision {
     pub reason: Option<String>,
     /// Number of active sandboxes.
     pub active_sandboxes: u64,
-    /// Maximum number of active sandboxes; 0 is no limit.
+    /// Maximum number of active sandboxes; 0 means no limit.
     pub max_sandboxes: u64,
     /// Number of active sandboxes of the owner; 0 without an owner.
     pub active_owner_sandboxes: u64,
-    /// Maximum number of active sandboxes of the owner; 0 is no limit.
+    /// Maximum number of active sandboxes of the owner; 0 means no limit.
     pub max_owner_sandboxes: u64,
     /// Longest lifetime that a request may ask for.
     pub max_ttl: String,

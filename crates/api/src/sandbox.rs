@@ -21,7 +21,7 @@ pub struct Sandbox {
     pub memory_mb: u32,
     /// Number of virtual CPUs.
     pub vcpus: u32,
-    /// Size limit of its own file system in mebibytes; absent without one.
+    /// Size limit of the box's file system in mebibytes; absent without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_mb: Option<u32>,
     /// Maximum number of processes and threads at once; 0 from a server that does not tell it.
@@ -71,9 +71,9 @@ with_spawn_options! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(min_length = 1)]
         pub template: Option<String>,
-        /// Id of the snapshot that the sandbox is made of, instead of an image or a template. Its image,
-        /// provider and sizes are those of the snapshot unless set; another provider makes it of an image of
-        /// the snapshot's files.
+        /// Id of the snapshot to start from, instead of an image or a template. Image, provider and sizes are
+        /// the snapshot's unless set; another provider starts the sandbox from an image of the snapshot's
+        /// files.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(min_length = 1)]
         pub snapshot: Option<String>,
@@ -93,14 +93,14 @@ pub struct ExtendRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PauseRequest {
-    /// True to pause it also while requests use it, which then wait until it goes on.
+    /// True to pause it even while requests use it; they then wait until it resumes.
     #[serde(default)]
     pub force: bool,
-    /// True to hand memory of the paused sandbox back to the system, also of one that is paused already.
+    /// True to hand memory of the paused sandbox back to the system; works on a sandbox that is already paused, too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reclaim: bool,
-    /// True to write the paused sandbox to disk, so that it takes no memory until it goes on; also one that
-    /// is paused already.
+    /// True to write the paused sandbox to disk, so that it takes no memory until it resumes; works on a
+    /// sandbox that is already paused, too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub to_disk: bool,
 }

@@ -115,12 +115,12 @@ pub struct SearchResult {
     pub files_skipped: SkippedFiles,
     /// True if a bound ended the search, so that there may be more matches.
     pub truncated: bool,
-    /// That bound.
+    /// The bound that cut the answer short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truncated_by: Option<SearchBound>,
 }
 
-/// A line that matches. Bytes that are no UTF-8 are U+FFFD.
+/// Line that matches. Bytes that are not UTF-8 are replaced by U+FFFD.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SearchMatch {
     /// Absolute path of the file.
@@ -178,7 +178,7 @@ pub struct ReplaceResult {
     pub files_skipped: SkippedFiles,
     /// True if a bound ended the replacement, so that there may be more to replace.
     pub truncated: bool,
-    /// That bound.
+    /// The bound that cut the answer short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truncated_by: Option<SearchBound>,
 }

@@ -60,7 +60,7 @@ impl PartialSchema for SecretRequest {
                 .additional_properties(Some(AdditionalProperties::FreeForm(false)))
         };
         let of_hosts = secret(
-            "Secret of requests",
+            "RequestSecret",
             text(
                 r"^[!-~]([ -~]{0,8190}[!-~])?$",
                 "The value, which no answer ever shows: printable ASCII characters without a space at either end.",
@@ -91,7 +91,7 @@ impl PartialSchema for SecretRequest {
         )
         .required("hosts");
         let of_commands = secret(
-            "Secret of commands",
+            "CommandSecret",
             text(r"^[\x01-\x7f]{1,8192}$", "The value, which no answer ever shows: 1 to 8,192 bytes without NUL."),
         )
         .property("hosts", ArrayBuilder::new().items(Ref::from_schema_name(SecretHost::name())).max_items(Some(0)))

@@ -66,7 +66,7 @@ pub struct ForkRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Span>)]
     pub ttl: Option<String>,
-    /// Labels of the copies beside those of the sandbox; of a label in both, the value here counts.
+    /// Labels of the copies, in addition to the sandbox's; a value here replaces the sandbox's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Labels>)]
     pub metadata: Option<StringMap>,

@@ -28,7 +28,7 @@ macro_rules! body_with_spawn_options {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(minimum = 1, maximum = 1024)]
             pub vcpus: Option<u32>,
-            /// Size limit of its own file system in mebibytes; 0 for none.
+            /// Size limit of the box's file system in mebibytes; 0 for no limit.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(minimum = 0, maximum = 16_777_216)]
             pub disk_mb: Option<u32>,
@@ -36,8 +36,8 @@ macro_rules! body_with_spawn_options {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(minimum = 8, maximum = 4_194_304)]
             pub pids: Option<u32>,
-            /// True to start the image's entry point beside the sandbox's own init; its output is the
-            /// console. False unless set.
+            /// True to start the image's entry point, too; its output is the console. False unless
+            /// set.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub entrypoint: Option<bool>,
             /// Lifetime, such as `30m`.

@@ -30,7 +30,7 @@ pub struct Worker {
     pub stale: bool,
 }
 
-/// Maximum number of active sandboxes that a worker accepts; 0 is no limit.
+/// Maximum number of active sandboxes that a worker accepts; 0 means no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Capacity {
     /// Maximum over all owners.

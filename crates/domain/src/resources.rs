@@ -68,7 +68,7 @@ impl Resources {
     pub const MEMORY_MB: (u32, u32) = (16, 16_777_216);
     /// Lowest and highest number of virtual CPUs.
     pub const VCPUS: (u32, u32) = (1, 1024);
-    /// Lowest and highest size limit of a file system, in mebibytes; 0 is no limit.
+    /// Lowest and highest size limit of a file system, in mebibytes; 0 means no limit.
     pub const DISK_MB: (u32, u32) = (0, 16_777_216);
     /// Lowest and highest number of processes and threads.
     pub const PIDS: (u32, u32) = (8, 4_194_304);

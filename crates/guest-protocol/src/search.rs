@@ -114,7 +114,7 @@ pub enum ReplaceRow {
     Failed(Failure),
 }
 
-/// A line that matches. Bytes that are no UTF-8 are U+FFFD.
+/// Line that matches. Bytes that are not UTF-8 are replaced by U+FFFD.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SearchMatch {
     /// Absolute path of the file.

@@ -29,7 +29,7 @@ pub struct ForkRequest {
     pub count: usize,
     /// Lifetime of the copies.
     pub ttl: Option<Duration>,
-    /// Labels of the copies beside those of the sandbox; of a label in both, the value here counts.
+    /// Labels of the copies, in addition to the sandbox's; a value here replaces the sandbox's.
     pub metadata: Metadata,
     /// Caller, whose share of bounded places is limited.
     pub asker: Option<Asker>,

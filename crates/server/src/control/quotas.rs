@@ -24,7 +24,7 @@ pub struct Usage {
     pub max_exec_timeout: Duration,
     /// Maximum size of one sandbox on this server in force.
     pub ceilings: Ceilings,
-    /// True if the owner has a quota of its own.
+    /// True if a quota is set for the owner.
     pub quota_configured: bool,
 }
 

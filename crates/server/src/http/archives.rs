@@ -30,7 +30,7 @@ use crate::control::Error;
     operation_id = "download_archive", tag = "files", params(("id" = String, Path), PathParams),
     responses(
         (status = 200, description = "The tar", body = Vec<u8>, content_type = "application/x-tar"),
-        (status = 400, body = api::ErrorBody, description = "Neither a file nor a directory; or the provider has no archives"),
+        (status = 400, body = api::ErrorBody, description = "Not a file or directory, or the provider does not support archives"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or file")))]
 pub async fn download(
     State(api): State<Api>,
@@ -88,12 +88,12 @@ impl Passing {
     operation_id = "upload_archive", tag = "files", params(("id" = String, Path), PathParams),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses(
-        (status = 200, body = api::Unpacked, description = "Unpacked whole"),
+        (status = 200, body = api::Unpacked, description = "Unpacked"),
         (status = 400, body = api::ErrorBody,
-            description = "No tar, a cut one, or one with a member that cannot be unpacked there"),
+            description = "Not a tar, a truncated tar, or one with an entry that cannot be unpacked there"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
-        (status = 413, body = api::ErrorBody, description = "Too large"),
-        (status = 507, body = api::ErrorBody, description = "The sandbox is full")))]
+        (status = 413, body = api::ErrorBody, description = "The content is too large"),
+        (status = 507, body = api::ErrorBody, description = "The sandbox's disk is full")))]
 pub async fn upload(
     State(api): State<Api>,
     Name(id): Name,

@@ -37,7 +37,7 @@ const COLUMNS: [&str; 12] = [
         ("action" = Option<String>, Query, min_length = 1, description = "Such as `quotas.update`"),
         ("method" = Option<String>, Query, min_length = 1, description = "Such as `PUT`"),
         ("status" = Option<u16>, Query, minimum = 100, maximum = 999, description = "Such as 401"),
-        ("path" = Option<String>, Query, min_length = 1, description = "A part of the path, character by character"),
+        ("path" = Option<String>, Query, min_length = 1, description = "Part of the path, compared literally"),
         ("since" = Option<String>, Query, format = DateTime, description = "Not before this RFC 3339 time"),
         ("until" = Option<String>, Query, format = DateTime, description = "Before this RFC 3339 time"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000,
@@ -45,11 +45,11 @@ const COLUMNS: [&str; 12] = [
         ("cursor" = Option<String>, Query, description = "`X-Next-Cursor` of the page before"),
         ("format" = Option<String>, Query, pattern = "^(json|csv)$", description = "`json`, or `csv`")),
     responses(
-        (status = 200, description = "A page of it",
+        (status = 200, description = "A page of the audit history",
             content((Vec<api::AuditEntry> = "application/json"), (String = "text/csv")),
-            headers(("X-Next-Cursor" = String, description = "Where the next page begins; absent on the last"))),
-        (status = 400, body = api::ErrorBody, description = "The query makes no sense"),
-        (status = 503, body = api::ErrorBody, description = "The store is not available")))]
+            headers(("X-Next-Cursor" = String, description = "Cursor of the next page; absent on the last page"))),
+        (status = 400, body = api::ErrorBody, description = "Invalid query"),
+        (status = 503, body = api::ErrorBody, description = "The store is unavailable")))]
 pub async fn list(State(api): State<Api>, Params(query): Params<AuditQuery>) -> Result<Response> {
     let (filter, before, limit, as_csv) = (query.filter()?, query.before()?, query.limit()?, query.wants_csv()?);
     let mut rows = api.control.audit(&filter, before, limit + 1).await?;

@@ -12,7 +12,7 @@ use super::wire;
 /// For an operator, without secrets: no key, no owner, no address.
 #[utoipa::path(get, path = "/api/v1/diagnostics",
     operation_id = "get_diagnostics", tag = "system",
-    responses((status = 200, body = api::Diagnostics, description = "As it is now")))]
+    responses((status = 200, body = api::Diagnostics, description = "The current state")))]
 pub async fn get(State(api): State<Api>) -> Json<api::Diagnostics> {
     let store = api.control.store_health().await;
     let snapshot = Snapshot::take(&api).await;

@@ -16,8 +16,8 @@ const ANSWER_BYTES: usize = 256 * 1024;
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/egress",
     operation_id = "get_egress", tag = "egress", params(("id" = String, Path)),
     responses(
-        (status = 200, body = api::Egress, description = "Policies, numbers, and the newest decisions with their reasons"),
-        (status = 400, body = api::ErrorBody, description = "Another server makes the connections"),
+        (status = 200, body = api::Egress, description = "Policies, counters, and the newest decisions with their reasons"),
+        (status = 400, body = api::ErrorBody, description = "The sandbox's connections are made by another server"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox")))]
 pub async fn show(State(api): State<Api>, Name(id): Name, meter: Meter) -> Result<Json<api::Egress>> {
     meter.hold(ANSWER_BYTES).await?;
@@ -32,7 +32,7 @@ pub async fn show(State(api): State<Api>, Name(id): Name, meter: Meter) -> Resul
     request_body = api::EgressPolicy,
     responses(
         (status = 200, body = api::Egress, description = "The policy is in force"),
-        (status = 400, body = api::ErrorBody, description = "The policy makes no sense, or another server makes the connections"),
+        (status = 400, body = api::ErrorBody, description = "Invalid policy, or the sandbox's connections are made by another server"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or egress list"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
 pub async fn replace(

@@ -28,7 +28,7 @@ const ID_MAX: u64 = (1 << 53) - 1;
 /// Type of an event that no filter holds back.
 const GAP: &str = api::Event::GAP;
 
-/// Listen to what happens
+/// Stream events
 ///
 /// Server-sent events: `id`, `event` (the type) and `data`, a JSON object with `id`, `type`, `sandbox_id`, `timestamp`
 /// and `data`. A comment every 15 seconds. The latest 1,000 events are kept; where events are missing, an event
@@ -39,16 +39,16 @@ const GAP: &str = api::Event::GAP;
         ("type" = Option<api::EventTypes>, Query,
             description = "Only events of these types, separated by commas; may be repeated"),
         ("sandbox_id" = Option<String>, Query, pattern = "^sb-[a-z2-7]{16}$",
-            description = "Only what happened to this sandbox"),
+            description = "Only events of this sandbox"),
         ("last_event_id" = Option<u64>, Query, minimum = 0, maximum = 9_007_199_254_740_991_u64,
-            description = "Begin after this id instead of now; 0 for all that is kept"),
-        ("follow" = Option<bool>, Query, description = "`false` ends the stream where it would wait"),
+            description = "Start after this event id instead of now; 0 for all kept events"),
+        ("follow" = Option<bool>, Query, description = "`false` to end the stream instead of waiting for new events"),
         ("Last-Event-ID" = Option<u64>, Header, minimum = 0, maximum = 9_007_199_254_740_991_u64,
-            description = "As `last_event_id`, and stronger")),
+            description = "As `last_event_id`; takes precedence over it")),
     responses(
-        (status = 200, body = api::ServerSentEvent, content_type = "text/event-stream", description = "A stream of them"),
-        (status = 400, body = api::ErrorBody, description = "A type is not known, or an id is none"),
-        (status = 503, body = api::ErrorBody, description = "There are too many listeners")))]
+        (status = 200, body = api::ServerSentEvent, content_type = "text/event-stream", description = "Stream of events"),
+        (status = 400, body = api::ErrorBody, description = "Unknown event type, or invalid event id"),
+        (status = 503, body = api::ErrorBody, description = "Too many subscribers")))]
 pub async fn stream(
     State(api): State<Api>,
     headers: HeaderMap,

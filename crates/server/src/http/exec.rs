@@ -28,13 +28,13 @@ const EXEC_BYTES: usize = OUTFLOW_BYTES + 2 * 4 * 1024;
     operation_id = "exec_command", tag = "exec", params(("id" = String, Path)),
     request_body = api::ExecRequest,
     responses(
-        (status = 200, description = "How it ended, also when it failed; or its output as it is written",
+        (status = 200, description = "Exit code and output, also of a command that failed; or a stream of its output",
             content((api::ExecResult = "application/json"), (api::ExecChunk = "application/x-ndjson"), (Vec<u8> = "application/octet-stream"))),
-        (status = 202, body = api::ProcessStarted, description = "It runs in the background"),
-        (status = 400, body = api::ErrorBody, description = "The command makes no sense"),
+        (status = 202, body = api::ProcessStarted, description = "Started in the background"),
+        (status = 400, body = api::ErrorBody, description = "Invalid command"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running, or a process has the name"),
-        (status = 429, body = api::ErrorBody, description = "Above the longest deadline, or too many processes"),
+        (status = 429, body = api::ErrorBody, description = "Longer than the longest deadline allowed, or too many processes"),
         (status = 503, body = api::ErrorBody, description = "The caller holds too much of the server's memory")))]
 pub async fn exec(
     State(api): State<Api>,

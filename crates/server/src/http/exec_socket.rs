@@ -19,7 +19,7 @@ use super::wire;
 /// Route for a client that speaks no WebSocket.
 const INSTEAD: &str = "POST to `/api/v1/sandboxes/{id}/exec` with `stream: true`";
 
-/// Run a command and stay in touch with it
+/// Run a command over a WebSocket
 ///
 /// A WebSocket. The client's first message is a `SocketStart`; then come `SocketStdin`, `SocketEof`, `SocketResize`
 /// and `SocketSignal`, and binary frames with raw bytes for stdin. The server sends `SocketOutput`. Hanging up kills
@@ -30,8 +30,8 @@ const INSTEAD: &str = "POST to `/api/v1/sandboxes/{id}/exec` with `stream: true`
         ("Sec-WebSocket-Protocol" = Option<String>, Header,
             description = "`tidebox.v1`, and from a page in a browser `tidebox.key.<base64url of the key>`")),
     responses(
-        (status = 101, description = "From here on it is a WebSocket"),
-        (status = 400, body = api::ErrorBody, description = "No handshake of a WebSocket"),
+        (status = 101, description = "Switched to a WebSocket"),
+        (status = 400, body = api::ErrorBody, description = "Invalid WebSocket handshake"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running"),
         (status = 503, body = api::ErrorBody, description = "The caller holds too much of the server's memory")))]
@@ -50,7 +50,7 @@ const OUTPUT_INSTEAD: &str = "GET `/api/v1/sandboxes/{id}/processes/{process}/ou
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct AttachParams {
-    /// Sequence number to read on from. Left out: the screen of the terminal, and what follows; without a
+    /// Sequence number to continue from. If absent, the screen of the terminal and the output after it; without a
     /// terminal all output that is kept
     #[param(minimum = 0)]
     from: Option<u64>,
@@ -77,8 +77,8 @@ pub struct AttachParams {
         ("Sec-WebSocket-Protocol" = Option<String>, Header,
             description = "`tidebox.v1`, and from a page in a browser `tidebox.key.<base64url of the key>`")),
     responses(
-        (status = 101, description = "From here on it is a WebSocket"),
-        (status = 400, body = api::ErrorBody, description = "No handshake of a WebSocket, or no such position"),
+        (status = 101, description = "Switched to a WebSocket"),
+        (status = 400, body = api::ErrorBody, description = "Invalid WebSocket handshake or position"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or process"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running"),
         (status = 503, body = api::ErrorBody, description = "The caller holds too much of the server's memory")))]

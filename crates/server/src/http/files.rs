@@ -48,11 +48,11 @@ impl PathParams {
     operation_id = "write_file", tag = "files", params(("id" = String, Path)),
     request_body = api::WriteFileRequest,
     responses(
-        (status = 200, body = api::Status, description = "Written whole"),
-        (status = 400, body = api::ErrorBody, description = "A bad path or mode, or the sandbox refuses it"),
+        (status = 200, body = api::Status, description = "Written"),
+        (status = 400, body = api::ErrorBody, description = "Bad path or mode, or refused by the sandbox"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
-        (status = 413, body = api::ErrorBody, description = "Too large"),
-        (status = 507, body = api::ErrorBody, description = "The sandbox is full")))]
+        (status = 413, body = api::ErrorBody, description = "The content is too large"),
+        (status = 507, body = api::ErrorBody, description = "The sandbox's disk is full")))]
 pub async fn write(
     State(api): State<Api>,
     Name(id): Name,
@@ -103,11 +103,11 @@ pub struct PutParams {
         PutParams),
     request_body(content((api::PutFileRequest = "application/json"), (Vec<u8> = "application/octet-stream"))),
     responses(
-        (status = 200, body = api::Status, description = "Written whole"),
-        (status = 400, body = api::ErrorBody, description = "A bad path or mode, or the sandbox refuses it"),
+        (status = 200, body = api::Status, description = "Written"),
+        (status = 400, body = api::ErrorBody, description = "Bad path or mode, or refused by the sandbox"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
-        (status = 413, body = api::ErrorBody, description = "Too large"),
-        (status = 507, body = api::ErrorBody, description = "The sandbox is full")))]
+        (status = 413, body = api::ErrorBody, description = "The content is too large"),
+        (status = 507, body = api::ErrorBody, description = "The sandbox's disk is full")))]
 pub async fn put(State(api): State<Api>, uri: Uri, meter: Meter, request: Request) -> Result<Json<api::Status>> {
     let (id, path) = id_and_path(&uri)?;
     if is_json(request.headers()) {
@@ -155,7 +155,7 @@ fn id_and_path(uri: &Uri) -> Result<(String, String)> {
     operation_id = "read_file", tag = "files", params(("id" = String, Path), PathParams),
     responses(
         (status = 200, description = "The whole file", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, description = "The part that was asked for", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 206, description = "The requested range", body = Vec<u8>, content_type = "application/octet-stream"),
         (status = 400, body = api::ErrorBody, description = "Not a regular file, or a bad path"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or file"),
         (status = 416, body = api::ErrorBody, description = "The range lies outside the file")))]
@@ -242,7 +242,7 @@ pub struct DeleteParams {
     /// Absolute path
     #[param(value_type = api::FilePath)]
     path: String,
-    /// Also directories that are not empty
+    /// Remove directories with their content
     #[serde(default)]
     recursive: bool,
 }
@@ -252,7 +252,7 @@ pub struct DeleteParams {
     operation_id = "delete_file", tag = "files", params(("id" = String, Path), DeleteParams),
     responses(
         (status = 200, body = api::Status, description = "Removed"),
-        (status = 400, body = api::ErrorBody, description = "Not empty, a bad path, or the sandbox refuses it"),
+        (status = 400, body = api::ErrorBody, description = "Directory not empty, bad path, or refused by the sandbox"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or file")))]
 pub async fn delete(
     State(api): State<Api>,
@@ -277,7 +277,7 @@ pub struct ListParams {
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/list",
     operation_id = "list_files", tag = "files", params(("id" = String, Path), ListParams),
     responses(
-        (status = 200, body = Vec<api::FileInfo>, description = "By name"),
+        (status = 200, body = Vec<api::FileInfo>, description = "The images, by name"),
         (status = 400, body = api::ErrorBody, description = "Not a directory, or a bad path"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or directory")))]
 pub async fn list(
@@ -297,7 +297,7 @@ pub async fn list(
     request_body = api::MoveRequest,
     responses(
         (status = 200, body = api::Status, description = "Moved; a file at the new path is replaced"),
-        (status = 400, body = api::ErrorBody, description = "A bad path, or the sandbox refuses it"),
+        (status = 400, body = api::ErrorBody, description = "Bad path, or refused by the sandbox"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or file")))]
 pub async fn move_file(
     State(api): State<Api>,
@@ -314,7 +314,7 @@ pub async fn move_file(
     request_body = api::ChmodRequest,
     responses(
         (status = 200, body = api::Status, description = "Changed"),
-        (status = 400, body = api::ErrorBody, description = "A bad path or mode, or the sandbox refuses it"),
+        (status = 400, body = api::ErrorBody, description = "Bad path or mode, or refused by the sandbox"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or file")))]
 pub async fn chmod(
     State(api): State<Api>,
@@ -329,8 +329,8 @@ pub async fn chmod(
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/stat",
     operation_id = "stat_file", tag = "files", params(("id" = String, Path), PathParams),
     responses(
-        (status = 200, body = api::FileInfo, description = "The file; a link itself"),
-        (status = 400, body = api::ErrorBody, description = "A bad path"),
+        (status = 200, body = api::FileInfo, description = "The file; for a link, the link itself"),
+        (status = 400, body = api::ErrorBody, description = "Bad path"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or file")))]
 pub async fn stat(
     State(api): State<Api>,

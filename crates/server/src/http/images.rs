@@ -39,21 +39,21 @@ const ARCHIVES: [&str; 6] = [
 /// List the images on this server
 #[utoipa::path(get, path = "/api/v1/images",
     operation_id = "list_images", tag = "images",
-    responses((status = 200, body = Vec<api::Image>, description = "By name")))]
+    responses((status = 200, body = Vec<api::Image>, description = "The images, by name")))]
 pub async fn list(State(api): State<Api>) -> Result<Json<Vec<api::Image>>> {
     Ok(Json(api.control.images().await?.into_iter().map(wire::image).collect()))
 }
 
-/// Look at an image
+/// Get an image
 ///
 /// By name or digest. A name may have slashes: it is everything behind `/images/`.
 #[utoipa::path(get, path = "/api/v1/images/{name}",
     operation_id = "get_image", tag = "images",
     params(("name" = api::ImageName, Path, description = "A name in short or in full, or a digest")),
     responses(
-        (status = 200, body = api::ImageDetail, description = "All about it"),
-        (status = 400, body = api::ErrorBody, description = "This is no name of an image"),
-        (status = 404, body = api::ErrorBody, description = "It is not on this server")))]
+        (status = 200, body = api::ImageDetail, description = "The image with its configuration and layers"),
+        (status = 400, body = api::ErrorBody, description = "Invalid image name"),
+        (status = 404, body = api::ErrorBody, description = "No such image on this server")))]
 pub async fn get(State(api): State<Api>, uri: Uri) -> Result<Json<api::ImageDetail>> {
     Ok(Json(wire::image_detail(api.control.image(&name_in(&uri)?).await?)))
 }
@@ -67,25 +67,25 @@ pub async fn get(State(api): State<Api>, uri: Uri) -> Result<Json<api::ImageDeta
     params(("name" = api::ImageName, Path, description = "A name in short or in full, or a digest")),
     responses(
         (status = 200, body = api::Status, description = "Removed"),
-        (status = 400, body = api::ErrorBody, description = "This is no name of an image"),
-        (status = 404, body = api::ErrorBody, description = "It is not on this server"),
-        (status = 409, body = api::ErrorBody, description = "A box uses it, or it comes just now under another name")))]
+        (status = 400, body = api::ErrorBody, description = "Invalid image name"),
+        (status = 404, body = api::ErrorBody, description = "No such image on this server"),
+        (status = 409, body = api::ErrorBody, description = "A box uses the image, or a pull under another name is in progress")))]
 pub async fn remove(State(api): State<Api>, uri: Uri) -> Result<Response> {
     let name = name_in(&uri)?;
     let removed = api.control.remove_image(&name).await;
     Ok(about(&name, removed.map(|()| wire::status("deleted")).map_err(ApiError::from)))
 }
 
-/// Fetch an image from its registry
+/// Pull an image from its registry
 ///
-/// What is here already is not downloaded again. The pull goes on when the caller hangs up. With `stream: true` the
-/// answer is NDJSON, a line for each step, of which the last is `done` or `error`.
+/// Layers that the server already has are not downloaded again. The pull continues when the caller hangs up. With
+/// `stream: true` the answer is NDJSON, a line for each step, of which the last is `done` or `error`.
 #[utoipa::path(post, path = "/api/v1/images/pull",
     operation_id = "pull_image", tag = "images", request_body = api::PullRequest,
     responses(
-        (status = 200, description = "The image, or how it comes",
+        (status = 200, description = "The pulled image, or the progress of the pull",
             content((api::Image = "application/json"), (api::PullProgress = "application/x-ndjson"))),
-        (status = 400, body = api::ErrorBody, description = "No such image, no login, or not for this machine"),
+        (status = 400, body = api::ErrorBody, description = "No such image, login required, or no variant for this machine"),
         (status = 503, body = api::ErrorBody, description = "The registry does not answer"),
         (status = 507, body = api::ErrorBody, description = "The server's disk is full")))]
 pub async fn pull(State(api): State<Api>, meter: Meter, Body(body): Body<api::PullRequest>) -> Response {
@@ -161,7 +161,7 @@ pub struct ImportParams {
     name: Option<String>,
 }
 
-/// Take images in from an archive
+/// Import images from an archive
 ///
 /// The body is what `docker save` writes, a tar of an OCI layout, or a tar of a root file system; each plain, or packed
 /// by gzip or zstd. Its type may be `application/x-tar`, `application/gzip` or `application/zstd` as well.
@@ -169,9 +169,9 @@ pub struct ImportParams {
     operation_id = "import_image", tag = "images", params(ImportParams),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses(
-        (status = 201, body = Vec<api::Image>, description = "The images that were in it"),
-        (status = 400, body = api::ErrorBody, description = "This is no archive of an image, or it has no name"),
-        (status = 413, body = api::ErrorBody, description = "It is larger than `images.max_image_mb`"),
+        (status = 201, body = Vec<api::Image>, description = "The imported images"),
+        (status = 400, body = api::ErrorBody, description = "Not an image archive, or an archive without a name"),
+        (status = 413, body = api::ErrorBody, description = "The archive is larger than `images.max_image_mb`"),
         (status = 507, body = api::ErrorBody, description = "The server's disk is full")))]
 pub async fn import(
     State(api): State<Api>,
@@ -218,7 +218,7 @@ pub fn is_archive(headers: &HeaderMap) -> bool {
 /// Remove images that no box uses
 #[utoipa::path(post, path = "/api/v1/images/prune",
     operation_id = "prune_images", tag = "images", request_body = api::PruneImagesRequest,
-    responses((status = 200, body = api::PrunedImages, description = "What went")))]
+    responses((status = 200, body = api::PrunedImages, description = "Images that were removed")))]
 pub async fn prune(
     State(api): State<Api>,
     Body(body): Body<api::PruneImagesRequest>,

@@ -24,7 +24,7 @@ const SANDBOXES_WAIT: Duration = Duration::from_secs(3);
 /// Figures as JSON
 #[utoipa::path(get, path = "/api/v1/metrics",
     operation_id = "get_metrics", tag = "system",
-    responses((status = 200, body = api::Metrics, description = "As they are now")))]
+    responses((status = 200, body = api::Metrics, description = "The current figures")))]
 pub async fn get(State(api): State<Api>) -> Json<api::Metrics> {
     let snapshot = Snapshot::take(&api).await;
     Json(wire::stats::metrics(&api, &snapshot))
@@ -35,7 +35,7 @@ pub async fn get(State(api): State<Api>) -> Json<api::Metrics> {
 /// The text format 0.0.4, or OpenMetrics 1.0.0 when `Accept` likes it better.
 #[utoipa::path(get, path = "/api/v1/metrics/prometheus",
     operation_id = "get_prometheus_metrics", tag = "system",
-    responses((status = 200, description = "As they are now",
+    responses((status = 200, description = "The current figures",
         content((String = "text/plain"), (String = "application/openmetrics-text")))))]
 pub async fn prometheus(State(api): State<Api>, headers: HeaderMap) -> impl IntoResponse {
     let store = api.control.store_health().await;

@@ -21,7 +21,8 @@ pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
     info(
         title = "Tidebox",
         description = "Disposable sandboxes for code nobody has reviewed. Every error, on every route, has the body \
-                       `{code, message}`; durations are texts such as `1h30m`, times are RFC 3339 in UTC.",
+                       `{code, message}`; durations are texts such as `1h30m`, times are RFC 3339 in UTC. The schema of \
+                       a stream (NDJSON, server-sent events) describes one line or event.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     servers((url = "/", description = "The server that this document is from")),
@@ -61,12 +62,12 @@ pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
         (name = "egress", description = "Connections out of a sandbox"),
         (name = "snapshots", description = "Kept files of sandboxes, and copies of sandboxes"),
         (name = "templates", description = "Named spawn requests"),
-        (name = "quotas", description = "What single owners may do where it differs from what everybody may"),
+        (name = "quotas", description = "Limits of single owners, where they differ from the defaults"),
         (name = "providers", description = "The runtimes behind the service"),
-        (name = "images", description = "What boxes are made of; for the administrator"),
+        (name = "images", description = "Images that sandboxes start from; for the administrator"),
         (name = "workers", description = "Servers that run sandboxes, and their leases"),
-        (name = "events", description = "What happens, as it happens"),
-        (name = "admin", description = "The same for operators, with the admin key"),
+        (name = "events", description = "Events, as they happen"),
+        (name = "admin", description = "The same routes for operators, with the admin key"),
         (name = "system", description = "The service itself")
     )
 )]
@@ -106,8 +107,8 @@ fn security(access: &Access, gate: Gate) -> Security {
 /// This document
 #[utoipa::path(get, path = "/api/v1/openapi.json",
     operation_id = "get_openapi", tag = "system",
-    responses((status = 200, description = "OpenAPI 3.1; says of each route what this server asks for",
-        content_type = "application/json")))]
+    responses((status = 200, description = "OpenAPI 3.1 document, with the credentials that this server asks for on each route",
+        body = Object, content_type = "application/json")))]
 pub async fn get(State(api): State<Api>) -> impl IntoResponse {
     let security = |gate| security(&api.settings.access, gate);
     let text = api.description.get_or_init(|| document((api.describe)(), &api.policies, security).into());

@@ -12,19 +12,19 @@ use crate::control::Pause;
 
 /// Pause a sandbox
 ///
-/// Its processes stop where they are, and go on with the next request that needs it: an exec, a file, a port, a preview.
-/// Its lifetime runs on. With `reclaim` memory of it is handed back to the system, and `reclaimed` has the figures; with
-/// `to_disk` it is written to disk, and takes no memory until it goes on.
+/// Its processes are frozen, and resume with the next request that needs them: an exec, a file, a port, a preview. Its
+/// lifetime keeps running. With `reclaim` its memory is handed back to the system, and `reclaimed` has the figures; with
+/// `to_disk` the sandbox is written to disk, and takes no memory until it resumes.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/pause",
     operation_id = "pause_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     request_body = api::PauseRequest,
     responses(
-        (status = 200, body = api::Sandbox, description = "It is paused; also when repeated"),
-        (status = 400, body = api::ErrorBody, description = "Its provider cannot pause it, hand back its memory, or write it to disk"),
-        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired"),
-        (status = 409, body = api::ErrorBody, description = "Requests use it, it is being made or destroyed, or a request had it go on while memory was handed back"),
-        (status = 503, body = api::ErrorBody, description = "Its processes do not stop in time, and go on; or the memory of others is being handed back"),
-        (status = 507, body = api::ErrorBody, description = "No room for it on disk; it is paused")))]
+        (status = 200, body = api::Sandbox, description = "Paused, or was paused already"),
+        (status = 400, body = api::ErrorBody, description = "The provider does not support pausing, reclaiming, or writing to disk"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
+        (status = 409, body = api::ErrorBody, description = "Requests use the sandbox, it is being created or destroyed, or a request resumed it while its memory was being handed back"),
+        (status = 503, body = api::ErrorBody, description = "Its processes did not freeze in time and keep running, or the memory of other sandboxes is being handed back"),
+        (status = 507, body = api::ErrorBody, description = "Not enough disk space; the sandbox is paused")))]
 pub async fn pause(
     State(api): State<Api>,
     Name(id): Name,
@@ -41,10 +41,10 @@ pub async fn pause(
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/resume",
     operation_id = "resume_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     responses(
-        (status = 200, body = api::Sandbox, description = "It runs; also when it did before"),
-        (status = 400, body = api::ErrorBody, description = "Its provider cannot pause sandboxes"),
-        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired"),
-        (status = 409, body = api::ErrorBody, description = "It is being made or destroyed")))]
+        (status = 200, body = api::Sandbox, description = "Running, or was running already"),
+        (status = 400, body = api::ErrorBody, description = "The provider does not support pausing"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
+        (status = 409, body = api::ErrorBody, description = "The sandbox is being created or destroyed")))]
 pub async fn resume(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Sandbox>> {
     Ok(Json(wire::sandbox(&api.control.resume(&id).await?)))
 }

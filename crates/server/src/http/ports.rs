@@ -30,7 +30,7 @@ const LISTEN_INSTEAD: &str = "use `tidebox forward --reverse`";
     responses(
         (status = 200, body = Vec<api::ListeningPort>,
             description = "TCP ports that processes of the sandbox listen on, by number and address"),
-        (status = 400, body = api::ErrorBody, description = "The provider cannot list them"),
+        (status = 400, body = api::ErrorBody, description = "The provider does not support listing ports"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
 pub async fn list(State(api): State<Api>, Name(id): Name, meter: Meter) -> Result<Json<Vec<api::ListeningPort>>> {
@@ -49,9 +49,9 @@ pub async fn list(State(api): State<Api>, Name(id): Name, meter: Meter) -> Resul
         ("Sec-WebSocket-Protocol" = Option<String>, Header,
             description = "`tidebox.v1`, and from a page in a browser `tidebox.key.<base64url of the key>`")),
     responses(
-        (status = 101, description = "The connection is open; from here on it is a WebSocket"),
+        (status = 101, description = "Connected; switched to a WebSocket"),
         (status = 400, body = api::ErrorBody,
-            description = "No port, no handshake of a WebSocket, or the provider cannot connect"),
+            description = "Invalid port or WebSocket handshake, or the provider does not support connecting"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox, or nothing listens on the port"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running"),
         (status = 503, body = api::ErrorBody, description = "The caller holds too much of the server's memory")))]
@@ -73,22 +73,21 @@ pub async fn connect(
 
 /// Listen on a port
 ///
-/// A WebSocket on which each connection of a program in the sandbox to this port of its loopback is announced, as a
-/// `ListenMessage`. Each is taken on a WebSocket of its own within 15 seconds, or else reset; a `ListenRefuse` resets it
-/// at once. Hanging up ends the listening, and resets all connections.
+/// A WebSocket that announces each connection of a program in the sandbox to this port of its loopback, as a
+/// `ListenMessage`. Accept the connection on a second WebSocket within 15 seconds, or it is reset; a `ListenRefuse` resets
+/// it at once. Hanging up ends the listening, and resets all connections.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports/{port}/listen",
     operation_id = "listen_port", tag = "ports",
     params(("id" = String, Path), ("port" = u16, Path, minimum = 1),
         ("Sec-WebSocket-Protocol" = Option<String>, Header,
             description = "`tidebox.v1`, and from a page in a browser `tidebox.key.<base64url of the key>`")),
     responses(
-        (status = 101, description = "The port is listened on; from here on it is a WebSocket"),
+        (status = 101, description = "Listening; switched to a WebSocket"),
         (status = 400, body = api::ErrorBody,
-            description = "No port, one that the sandbox may not listen on, no handshake of a WebSocket, or it is not \
-                           supported by the provider or switched off"),
+            description = "Invalid or forbidden port, invalid WebSocket handshake, or not supported by the provider or switched off"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
         (status = 409, body = api::ErrorBody, description = "The port is in use, or the sandbox is not running"),
-        (status = 429, body = api::ErrorBody, description = "Too many ports of the sandbox are listened on"),
+        (status = 429, body = api::ErrorBody, description = "Too many ports of the sandbox have a listener"),
         (status = 503, body = api::ErrorBody, description = "The caller holds too much of the server's memory")))]
 pub async fn listen(
     State(api): State<Api>,
@@ -103,7 +102,7 @@ pub async fn listen(
     Ok(handshake.open(api, request, move |api, io| listener::run(api, id, io, listener, held)))
 }
 
-/// Take a connection to a port that is listened on
+/// Accept a connection to a port with a listener
 ///
 /// A WebSocket that is the TCP connection, with the messages of `/connect`.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports/{port}/listen/{connection}",
@@ -113,9 +112,9 @@ pub async fn listen(
         ("Sec-WebSocket-Protocol" = Option<String>, Header,
             description = "`tidebox.v1`, and from a page in a browser `tidebox.key.<base64url of the key>`")),
     responses(
-        (status = 101, description = "The connection is open; from here on it is a WebSocket"),
-        (status = 400, body = api::ErrorBody, description = "No number, or no handshake of a WebSocket"),
-        (status = 404, body = api::ErrorBody, description = "No such sandbox, or no such connection waits"),
+        (status = 101, description = "Connected; switched to a WebSocket"),
+        (status = 400, body = api::ErrorBody, description = "Invalid connection number or WebSocket handshake"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox, or no such connection is waiting"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running"),
         (status = 503, body = api::ErrorBody, description = "The caller holds too much of the server's memory")))]
 pub async fn accept(

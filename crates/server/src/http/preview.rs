@@ -76,9 +76,9 @@ impl Sites {
     operation_id = "create_preview", tag = "ports", params(("id" = String, Path)),
     request_body = api::PreviewRequest,
     responses(
-        (status = 200, body = api::Preview, description = "The URL; whether something listens is not looked at"),
-        (status = 400, body = api::ErrorBody, description = "No port, or no time"),
-        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired"),
+        (status = 200, body = api::Preview, description = "The URL; it is not checked that something listens on the port"),
+        (status = 400, body = api::ErrorBody, description = "Invalid port or lifetime"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
         (status = 429, body = api::ErrorBody, description = "`ttl` is above the longest lifetime")))]
 pub async fn mint(
     State(api): State<Api>,

@@ -22,8 +22,8 @@ use crate::control::ProcessRef;
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes",
     operation_id = "list_processes", tag = "exec", params(("id" = String, Path)),
     responses(
-        (status = 200, body = Vec<api::Process>, description = "Those that run, and the newest that have ended, by number"),
-        (status = 400, body = api::ErrorBody, description = "The provider has none"),
+        (status = 200, body = Vec<api::Process>, description = "Running processes, and the newest that have ended, by number"),
+        (status = 400, body = api::ErrorBody, description = "The provider does not support background processes"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
 pub async fn list(State(api): State<Api>, Name(id): Name, meter: Meter) -> Result<Json<Vec<api::Process>>> {
@@ -36,8 +36,8 @@ pub async fn list(State(api): State<Api>, Name(id): Name, meter: Meter) -> Resul
     operation_id = "get_process", tag = "exec",
     params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
     responses(
-        (status = 200, body = api::Process, description = "Its state, and how it ended"),
-        (status = 400, body = api::ErrorBody, description = "No number and no name, or the provider has none"),
+        (status = 200, body = api::Process, description = "State of the process, and how it ended"),
+        (status = 400, body = api::ErrorBody, description = "Invalid process number or name, or the provider does not support background processes"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or process"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
 pub async fn get(State(api): State<Api>, Names((id, process)): Names<(String, String)>) -> Result<Json<api::Process>> {
@@ -52,8 +52,8 @@ pub async fn get(State(api): State<Api>, Names((id, process)): Names<(String, St
     operation_id = "delete_process", tag = "exec",
     params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
     responses(
-        (status = 200, body = api::Status, description = "It is gone"),
-        (status = 400, body = api::ErrorBody, description = "No number and no name, or the provider has none"),
+        (status = 200, body = api::Status, description = "Ended and removed"),
+        (status = 400, body = api::ErrorBody, description = "Invalid process number or name, or the provider does not support background processes"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or process"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
 pub async fn remove(
@@ -69,12 +69,12 @@ pub async fn remove(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct OutputParams {
-    /// Sequence number to read on from: the `seq` of the last chunk that is known; 0, the default, for all that
-    /// is kept
+    /// Sequence number to continue from: the `seq` of the last chunk received; 0, the default, for all kept
+    /// output
     #[serde(default)]
     #[param(minimum = 0)]
     from: u64,
-    /// True to go on until the process ends
+    /// True to follow the output until the process ends
     #[serde(default)]
     follow: bool,
     /// Encoding of the output
@@ -85,16 +85,16 @@ pub struct OutputParams {
 
 /// Read the output of a background process
 ///
-/// NDJSON, a chunk a line, each with the sequence number to read on from; with
+/// NDJSON, a chunk per line, each with the sequence number to continue from; with
 /// `Accept: application/octet-stream` frames of raw bytes. The last chunk of a process that has
 /// ended is its exit code. Where output is no longer kept, a `gap` says how many bytes are missing.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes/{process}/output",
     operation_id = "read_process_output", tag = "exec",
     params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name"), OutputParams),
     responses(
-        (status = 200, description = "Its output",
+        (status = 200, description = "The output",
             content((api::ExecChunk = "application/x-ndjson"), (Vec<u8> = "application/octet-stream"))),
-        (status = 400, body = api::ErrorBody, description = "A position that it has not reached"),
+        (status = 400, body = api::ErrorBody, description = "A position beyond the output"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or process"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running"),
         (status = 503, body = api::ErrorBody, description = "The caller holds too much of the server's memory")))]
@@ -149,9 +149,9 @@ pub fn answer(output: ProcessEvents, position: Option<u64>, form: Form, outflow:
     request_body = api::ProcessInput,
     responses(
         (status = 200, body = api::Status, description = "The process has taken it"),
-        (status = 400, body = api::ErrorBody, description = "No base64"),
+        (status = 400, body = api::ErrorBody, description = "Invalid base64"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or process"),
-        (status = 409, body = api::ErrorBody, description = "Its stdin is not open, or it does not read it")))]
+        (status = 409, body = api::ErrorBody, description = "Its stdin is closed, or the process does not read it")))]
 pub async fn input(
     State(api): State<Api>,
     Names((id, process)): Names<(String, String)>,
@@ -170,8 +170,8 @@ pub async fn input(
     params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
     request_body = api::ProcessSignal,
     responses(
-        (status = 200, body = api::Status, description = "Sent, if it has not ended"),
-        (status = 400, body = api::ErrorBody, description = "No such signal"),
+        (status = 200, body = api::Status, description = "Sent, unless the process has ended"),
+        (status = 400, body = api::ErrorBody, description = "Unknown signal"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or process"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
 pub async fn signal(
@@ -191,8 +191,8 @@ pub async fn signal(
     params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
     request_body = api::ProcessResize,
     responses(
-        (status = 200, body = api::Status, description = "It has this size"),
-        (status = 400, body = api::ErrorBody, description = "No size, or no terminal"),
+        (status = 200, body = api::Status, description = "Resized"),
+        (status = 400, body = api::ErrorBody, description = "Invalid size, or the process has no terminal"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or process"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
 pub async fn resize(

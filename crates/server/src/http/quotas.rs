@@ -14,7 +14,7 @@ use super::wire;
 /// List owner quotas
 #[utoipa::path(get, path = "/api/v1/quotas",
     operation_id = "list_quotas", tag = "quotas",
-    responses((status = 200, body = Vec<api::OwnerQuota>, description = "All, by owner")))]
+    responses((status = 200, body = Vec<api::OwnerQuota>, description = "All quotas, by owner")))]
 pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
     list_body::array(&meter, move |after| {
         let api = api.clone();
@@ -29,19 +29,19 @@ pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
 /// Count owner quotas
 #[utoipa::path(get, path = "/api/v1/quotas/summary",
     operation_id = "get_quota_summary", tag = "quotas",
-    responses((status = 200, body = api::QuotaSummary, description = "How many say what; without owners")))]
+    responses((status = 200, body = api::QuotaSummary, description = "Number of quotas that set each limit; names no owner")))]
 pub async fn summary(State(api): State<Api>) -> Result<Json<api::QuotaSummary>> {
     Ok(Json(wire::quota_summary(api.control.quota_summary().await?)))
 }
 
-/// Look at an owner's quota
+/// Get an owner's quota
 #[utoipa::path(get, path = "/api/v1/quotas/{owner_id}",
     operation_id = "get_quota", tag = "quotas", params(("owner_id" = String, Path,
         description = "Any owner but `summary`, which no owner can be called")),
     responses(
         (status = 200, body = api::OwnerQuota, description = "The quota"),
-        (status = 400, body = api::ErrorBody, description = "No owner id"),
-        (status = 404, body = api::ErrorBody, description = "The owner has none")))]
+        (status = 400, body = api::ErrorBody, description = "Invalid owner id"),
+        (status = 404, body = api::ErrorBody, description = "The owner has no quota")))]
 pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::OwnerQuota>> {
     Ok(Json(wire::owner_quota(&api.control.quota(&wire::owner_id(&name)?).await?)))
 }
@@ -52,9 +52,9 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::O
         description = "Any owner but `summary`, which no owner can be called")),
     request_body = api::QuotaRequest,
     responses(
-        (status = 200, body = api::OwnerQuota, description = "As it is saved"),
-        (status = 400, body = api::ErrorBody, description = "No owner id, or no such limit"),
-        (status = 429, body = api::ErrorBody, description = "There are as many as there may be")))]
+        (status = 200, body = api::OwnerQuota, description = "The quota as saved"),
+        (status = 400, body = api::ErrorBody, description = "Invalid owner id, or a limit out of range"),
+        (status = 429, body = api::ErrorBody, description = "Too many quotas")))]
 pub async fn save(
     State(api): State<Api>,
     Name(name): Name,
@@ -64,13 +64,13 @@ pub async fn save(
     Ok(Json(wire::owner_quota(&api.control.save_quota(&owner, &quota).await?)))
 }
 
-/// Look at what an owner has and may have
+/// Get an owner's usage and limits
 #[utoipa::path(get, path = "/api/v1/quotas/{owner_id}/usage",
     operation_id = "get_quota_usage", tag = "quotas", params(("owner_id" = String, Path,
         description = "Any owner but `summary`, which no owner can be called")),
     responses(
         (status = 200, body = api::OwnerUsage, description = "Also for an owner without a quota"),
-        (status = 400, body = api::ErrorBody, description = "No owner id")))]
+        (status = 400, body = api::ErrorBody, description = "Invalid owner id")))]
 pub async fn usage(State(api): State<Api>, Name(name): Name) -> Result<Json<api::OwnerUsage>> {
     Ok(Json(wire::usage(&api.control.usage(&wire::owner_id(&name)?).await?)))
 }
@@ -80,9 +80,9 @@ pub async fn usage(State(api): State<Api>, Name(name): Name) -> Result<Json<api:
     operation_id = "delete_quota", tag = "quotas", params(("owner_id" = String, Path,
         description = "Any owner but `summary`, which no owner can be called")),
     responses(
-        (status = 200, body = api::Status, description = "The global limits hold again"),
-        (status = 400, body = api::ErrorBody, description = "No owner id"),
-        (status = 404, body = api::ErrorBody, description = "The owner has none")))]
+        (status = 200, body = api::Status, description = "Deleted; the global limits apply again"),
+        (status = 400, body = api::ErrorBody, description = "Invalid owner id"),
+        (status = 404, body = api::ErrorBody, description = "The owner has no quota")))]
 pub async fn delete(State(api): State<Api>, Name(name): Name) -> Result<Json<api::Status>> {
     api.control.delete_quota(&wire::owner_id(&name)?).await?;
     Ok(wire::status("deleted"))

@@ -36,21 +36,21 @@ const ENTRY_BYTES: usize = 512;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct StatsParams {
-    /// `true` for a stream of server-sent events, one each second until the sandbox ends
+    /// `true` for a stream of server-sent events, one per second until the sandbox ends
     stream: Option<bool>,
 }
 
-/// Measure a sandbox
+/// Get a sandbox's resource usage
 ///
 /// Shares are over the time since the look before, whichever request made it. With `stream=true` the answer is
 /// server-sent events of the type `stats`, whose data is the same JSON.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/stats",
     operation_id = "get_sandbox_stats", tag = "sandboxes", params(("id" = String, Path), StatsParams),
     responses(
-        (status = 200, description = "The resources that it uses; what its provider cannot measure is null",
+        (status = 200, description = "Resources that the sandbox uses; null where the provider cannot measure",
             content((api::SandboxStats = "application/json"), (api::StatsEvent = "text/event-stream"))),
-        (status = 400, body = api::ErrorBody, description = "`stream` is no boolean"),
-        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired"),
+        (status = 400, body = api::ErrorBody, description = "`stream` is not a boolean"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running"),
         (status = 503, body = api::ErrorBody, description = "Its worker does not answer, or the caller holds too much of \
                                                              the server's memory")))]
@@ -100,9 +100,10 @@ impl Watch {
     }
 }
 
-/// Measure all running sandboxes
+/// List the resource usage of all active sandboxes
 ///
-/// One call for all of them, newest first, as `tidebox top` makes it each second. Their disks are not measured.
+/// Statistics of all active sandboxes, newest first, without the use of their disks. `tidebox top` asks for them each
+/// second.
 #[utoipa::path(get, path = "/api/v1/sandboxes/stats",
     operation_id = "list_sandbox_stats", tag = "sandboxes",
     params(
@@ -111,7 +112,7 @@ impl Watch {
         ("metadata.<key>" = Option<String>, Query, description = "Only with this value of the label `<key>`")),
     responses(
         (status = 200, description = "The resources that they use", body = Vec<api::SandboxStats>),
-        (status = 400, description = "No such filter", body = api::ErrorBody)))]
+        (status = 400, description = "Invalid filter", body = api::ErrorBody)))]
 pub async fn list(
     State(api): State<Api>,
     Viewer(Owner(viewer)): Viewer,

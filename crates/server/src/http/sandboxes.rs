@@ -26,14 +26,14 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 #[utoipa::path(post, path = "/api/v1/sandboxes",
     operation_id = "create_sandbox", tag = "sandboxes", request_body = api::SpawnRequest,
     params(
-        ("X-User-ID" = Option<String>, Header, description = "Whom it counts for; overrides `owner_id`"),
+        ("X-User-ID" = Option<String>, Header, description = "Owner charged for the sandbox; overrides `owner_id`"),
         ("Idempotency-Key" = Option<String>, Header,
-            description = "Your own name for this request: repeating it within 24h gives the same sandbox back")),
+            description = "Name that you choose for this request: repeating it within 24h returns the same sandbox")),
     responses(
-        (status = 201, description = "Made; `Server-Timing` splits the time it took", body = api::Sandbox),
-        (status = 400, description = "The request makes no sense, or the provider cannot do it", body = api::ErrorBody),
+        (status = 201, description = "Created; `Server-Timing` splits the time it took", body = api::Sandbox),
+        (status = 400, description = "Invalid request, or the provider does not support it", body = api::ErrorBody),
         (status = 404, description = "No such template, provider or egress list", body = api::ErrorBody),
-        (status = 409, description = "Destroyed while it was being made", body = api::ErrorBody),
+        (status = 409, description = "Destroyed while it was being created", body = api::ErrorBody),
         (status = 429, description = "A cap or a maximum is reached", body = api::ErrorBody),
         (status = 500, description = "The provider failed", body = api::ErrorBody),
         (status = 503, description = "No provider is healthy", body = api::ErrorBody)))]
@@ -52,14 +52,14 @@ pub async fn spawn(
     Ok(answer(&api, &api.control.spawn(request).await?))
 }
 
-/// Ask whether a spawn would be admitted
+/// Check whether a spawn would be admitted
 #[utoipa::path(post, path = "/api/v1/sandboxes/admission",
     operation_id = "check_admission", tag = "sandboxes", request_body = api::SpawnRequest,
-    params(("X-User-ID" = Option<String>, Header, description = "Whom it would count for; overrides `owner_id`")),
+    params(("X-User-ID" = Option<String>, Header, description = "Owner who would be charged; overrides `owner_id`")),
     responses(
-        (status = 200, description = "What would become of it right now; nothing is made",
+        (status = 200, description = "The decision as of now; nothing is made",
             body = api::AdmissionDecision),
-        (status = 400, description = "The request makes no sense, or the provider cannot do it", body = api::ErrorBody),
+        (status = 400, description = "Invalid request, or the provider does not support it", body = api::ErrorBody),
         (status = 404, description = "No such template, provider or egress list", body = api::ErrorBody)))]
 pub async fn admission(
     State(api): State<Api>,
@@ -101,12 +101,12 @@ pub fn as_it_is(api: &Api, row: &Sandbox) -> api::Sandbox {
         ("provider" = Option<String>, Query, description = "Only of this provider"),
         ("metadata.<key>" = Option<String>, Query, description = "Only with this value of the label `<key>`"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000,
-            description = "Largest number of sandboxes to return; all when left out"),
-        ("cursor" = Option<String>, Query, description = "Where to go on: what `X-Next-Cursor` gave")),
+            description = "Maximum number of sandboxes to return; all if absent"),
+        ("cursor" = Option<String>, Query, description = "Cursor of the page, from `X-Next-Cursor` of the page before")),
     responses(
-        (status = 200, description = "All that fit and are not destroyed or expired", body = Vec<api::Sandbox>,
-            headers(("X-Next-Cursor" = String, description = "Where the next part begins; absent at the end"))),
-        (status = 400, description = "No such filter", body = api::ErrorBody)))]
+        (status = 200, description = "Matching sandboxes that are not destroyed or expired", body = Vec<api::Sandbox>,
+            headers(("X-Next-Cursor" = String, description = "Cursor of the next page; absent on the last page"))),
+        (status = 400, description = "Invalid filter", body = api::ErrorBody)))]
 pub async fn list(
     State(api): State<Api>,
     Viewer(Owner(viewer)): Viewer,
@@ -142,17 +142,17 @@ async fn everything(api: Api, viewer: Owner, meter: &Meter, filter: ListFilter) 
 /// Remove expired sandboxes
 #[utoipa::path(delete, path = "/api/v1/sandboxes",
     operation_id = "prune_sandboxes", tag = "sandboxes",
-    responses((status = 200, description = "How many were removed", body = api::Pruned)))]
+    responses((status = 200, description = "Number of rows that were removed", body = api::Pruned)))]
 pub async fn prune(State(api): State<Api>) -> Result<Json<api::Pruned>> {
     Ok(Json(api::Pruned { pruned: api.control.prune().await? }))
 }
 
-/// Look at a sandbox
+/// Get a sandbox
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}",
     operation_id = "get_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     responses(
         (status = 200, body = api::Sandbox, description = "The sandbox"),
-        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired")))]
+        (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired")))]
 pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Sandbox>> {
     Ok(Json(as_it_is(&api, &api.control.sandbox(&id).await?)))
 }
@@ -161,9 +161,9 @@ pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::San
 #[utoipa::path(delete, path = "/api/v1/sandboxes/{id}",
     operation_id = "delete_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     responses(
-        (status = 200, body = api::Status, description = "Nothing of it is left; also when repeated"),
-        (status = 404, body = api::ErrorBody, description = "Not known"),
-        (status = 500, body = api::ErrorBody, description = "The provider failed; it is tried again")))]
+        (status = 200, body = api::Status, description = "Destroyed, or already gone"),
+        (status = 404, body = api::ErrorBody, description = "No such worker"),
+        (status = 500, body = api::ErrorBody, description = "The provider failed; the server retries the removal")))]
 pub async fn destroy(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Status>> {
     api.control.destroy(&id).await?;
     Ok(wire::status("destroyed"))
@@ -174,10 +174,10 @@ pub async fn destroy(State(api): State<Api>, Name(id): Name) -> Result<Json<api:
     operation_id = "extend_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     request_body = api::ExtendRequest,
     responses(
-        (status = 200, body = api::Sandbox, description = "With its new `expires_at`"),
-        (status = 400, body = api::ErrorBody, description = "No lifetime"),
-        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired"),
-        (status = 429, body = api::ErrorBody, description = "Above the longest lifetime")))]
+        (status = 200, body = api::Sandbox, description = "The sandbox with its new `expires_at`"),
+        (status = 400, body = api::ErrorBody, description = "Invalid lifetime"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
+        (status = 429, body = api::ErrorBody, description = "Longer than the longest lifetime allowed")))]
 pub async fn extend(
     State(api): State<Api>,
     Name(id): Name,
@@ -204,11 +204,11 @@ pub struct WaitParams {
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/wait",
     operation_id = "wait_sandbox", tag = "sandboxes", params(("id" = String, Path), WaitParams),
     responses(
-        (status = 200, body = api::Sandbox, description = "The state is reached"),
-        (status = 400, body = api::ErrorBody, description = "No such state, or too long a wait"),
-        (status = 404, body = api::ErrorBody, description = "Not known"),
-        (status = 408, body = api::ErrorBody, description = "Not reached in time"),
-        (status = 409, body = api::ErrorBody, description = "It will never be reached")))]
+        (status = 200, body = api::Sandbox, description = "The sandbox has reached the state"),
+        (status = 400, body = api::ErrorBody, description = "Unknown state, or too long a wait"),
+        (status = 404, body = api::ErrorBody, description = "No such worker"),
+        (status = 408, body = api::ErrorBody, description = "The sandbox did not reach the state in time"),
+        (status = 409, body = api::ErrorBody, description = "The sandbox can no longer reach the state")))]
 pub async fn wait(
     State(api): State<Api>,
     Name(id): Name,
@@ -238,9 +238,9 @@ pub struct LogParams {
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/logs",
     operation_id = "read_logs", tag = "sandboxes", params(("id" = String, Path), LogParams),
     responses(
-        (status = 200, body = Vec<String>, description = "What background processes wrote, oldest line first"),
+        (status = 200, body = Vec<String>, description = "Output of background processes, oldest line first"),
         (status = 400, body = api::ErrorBody, description = "Too many lines"),
-        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired")))]
+        (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired")))]
 pub async fn logs(
     State(api): State<Api>,
     Name(id): Name,

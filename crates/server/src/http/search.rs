@@ -20,9 +20,9 @@ const ANSWER_BYTES: usize = 2 * providers::SEARCH_TEXT_BYTES_MAX;
     operation_id = "search_files", tag = "files", params(("id" = String, Path)),
     request_body = api::SearchRequest,
     responses(
-        (status = 200, body = api::SearchResult, description = "Lines that match; none is no error"),
+        (status = 200, body = api::SearchResult, description = "Lines that match; an empty list if no line does"),
         (status = 400, body = api::ErrorBody,
-            description = "An expression, a glob or a path that cannot be used; or the provider cannot search"),
+            description = "Invalid expression, glob or path, or the provider does not support searching"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox, or nothing at the path")))]
 pub async fn search(
     State(api): State<Api>,
@@ -43,11 +43,11 @@ pub async fn search(
     operation_id = "replace_in_files", tag = "files", params(("id" = String, Path)),
     request_body = api::ReplaceRequest,
     responses(
-        (status = 200, body = api::ReplaceResult, description = "Files that were changed; none is no error"),
+        (status = 200, body = api::ReplaceResult, description = "Files that were changed; an empty list if no file was"),
         (status = 400, body = api::ErrorBody,
-            description = "An expression, a glob or a path that cannot be used; or the provider cannot replace"),
+            description = "Invalid expression, glob or path, or the provider does not support replacing"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox, or nothing at the path"),
-        (status = 507, body = api::ErrorBody, description = "The sandbox is full")))]
+        (status = 507, body = api::ErrorBody, description = "The sandbox's disk is full")))]
 pub async fn replace(
     State(api): State<Api>,
     Name(id): Name,

@@ -14,7 +14,7 @@ use super::wire;
 /// List secrets by name
 #[utoipa::path(get, path = "/api/v1/secrets",
     operation_id = "list_secrets", tag = "secrets",
-    responses((status = 200, body = Vec<api::Secret>, description = "All of them, without their values")))]
+    responses((status = 200, body = Vec<api::Secret>, description = "The secrets, without their values")))]
 pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
     list_body::array(&meter, move |after| {
         let api = api.clone();
@@ -26,7 +26,7 @@ pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
     .await
 }
 
-/// Look at a secret
+/// Get a secret
 #[utoipa::path(get, path = "/api/v1/secrets/{name}",
     operation_id = "get_secret", tag = "secrets", params(("name" = String, Path)),
     responses(
@@ -44,9 +44,9 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::S
     operation_id = "put_secret", tag = "secrets",
     params(("name" = api::SecretName, Path)), request_body = api::SecretRequest,
     responses(
-        (status = 200, body = api::Secret, description = "As it is saved, without its value"),
-        (status = 400, body = api::ErrorBody, description = "The name, the value, the hosts or the header make no sense"),
-        (status = 429, body = api::ErrorBody, description = "There are as many as there may be")))]
+        (status = 200, body = api::Secret, description = "The secret as saved, without its value"),
+        (status = 400, body = api::ErrorBody, description = "Invalid name, value, hosts or header"),
+        (status = 429, body = api::ErrorBody, description = "Too many quotas")))]
 pub async fn save(
     State(api): State<Api>,
     Name(name): Name,

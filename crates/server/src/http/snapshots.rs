@@ -19,19 +19,19 @@ use crate::control::{ForkRequest, SnapshotCursor, SnapshotFilter};
 
 /// Take a snapshot of a sandbox
 ///
-/// Its files are kept as they are at one moment. The sandbox goes on, or stays paused.
+/// The snapshot holds the sandbox's files as of one moment. The sandbox keeps running, or stays paused.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/snapshots",
     operation_id = "create_snapshot", tag = "snapshots", params(("id" = String, Path)),
     request_body = api::SnapshotRequest,
     responses(
-        (status = 201, body = api::SnapshotSummary, description = "Taken"),
-        (status = 400, body = api::ErrorBody, description = "No such name, or its provider keeps no snapshots"),
-        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired"),
-        (status = 409, body = api::ErrorBody, description = "It is being made or destroyed"),
-        (status = 429, body = api::ErrorBody, description = "There are as many as there may be"),
+        (status = 201, body = api::SnapshotSummary, description = "The snapshot"),
+        (status = 400, body = api::ErrorBody, description = "Invalid name, or the provider does not support snapshots"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
+        (status = 409, body = api::ErrorBody, description = "The sandbox is being created or destroyed"),
+        (status = 429, body = api::ErrorBody, description = "Too many quotas"),
         (status = 500, body = api::ErrorBody, description = "The provider failed"),
-        (status = 503, body = api::ErrorBody, description = "Many are being taken, or the provider is not ready"),
-        (status = 507, body = api::ErrorBody, description = "No room for it")))]
+        (status = 503, body = api::ErrorBody, description = "Too many snapshots are being taken, or the provider is not ready"),
+        (status = 507, body = api::ErrorBody, description = "Not enough disk space")))]
 pub async fn take(
     State(api): State<Api>,
     Name(id): Name,
@@ -41,7 +41,7 @@ pub async fn take(
     Ok((Extension(Subject(snapshot.id.to_string())), wire::created(of(&api, &snapshot))))
 }
 
-/// Make copies of a sandbox
+/// Fork a sandbox
 ///
 /// All that were asked for, or none. They have its files, size, owner, egress policy and labels; processes go on in
 /// them only where the provider has the capability `snapshot_memory`.
@@ -50,13 +50,13 @@ pub async fn take(
     request_body = api::ForkRequest,
     responses(
         (status = 201, body = Vec<api::Sandbox>, description = "Made"),
-        (status = 400, body = api::ErrorBody, description = "No such count, or its provider keeps no snapshots"),
-        (status = 404, body = api::ErrorBody, description = "Not known, destroyed or expired"),
-        (status = 409, body = api::ErrorBody, description = "It is being made or destroyed"),
+        (status = 400, body = api::ErrorBody, description = "Invalid count, or the provider does not support snapshots"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
+        (status = 409, body = api::ErrorBody, description = "The sandbox is being created or destroyed"),
         (status = 429, body = api::ErrorBody, description = "A cap or a maximum is reached"),
         (status = 500, body = api::ErrorBody, description = "The provider failed"),
         (status = 503, body = api::ErrorBody, description = "No provider is healthy"),
-        (status = 507, body = api::ErrorBody, description = "No room for them")))]
+        (status = 507, body = api::ErrorBody, description = "Not enough disk space for the copies")))]
 pub async fn fork(
     State(api): State<Api>,
     Name(id): Name,
@@ -82,14 +82,14 @@ pub struct ListParams {
 
 /// List the snapshots, newest first
 ///
-/// Without a filter those follow that are taken by themselves: of `kind` `warm_pool` for its entries, and `image`
-/// for those of providers.
+/// Without a filter the list ends with snapshots that the server took itself: of `kind` `warm_pool` for the entries of
+/// the warm pool, and `image` for the images of providers.
 #[utoipa::path(get, path = "/api/v1/snapshots",
     operation_id = "list_snapshots", tag = "snapshots", params(ListParams),
     responses(
         (status = 200, body = Vec<api::SnapshotSummary>,
-            description = "Those of all providers; none where no provider has the capability `snapshots`"),
-        (status = 400, body = api::ErrorBody, description = "No such filter")))]
+            description = "Snapshots of all providers; empty if no provider has the capability `snapshots`"),
+        (status = 400, body = api::ErrorBody, description = "Invalid filter")))]
 pub async fn list(State(api): State<Api>, meter: Meter, Params(params): Params<ListParams>) -> Result<Response> {
     let filter = wire::snapshot_filter(params.owner_id.as_deref(), params.sandbox_id.as_deref())?;
     list_body::array(&meter, move |after: Option<SnapshotCursor>| {
@@ -125,12 +125,12 @@ fn images(api: &Api) -> Vec<api::SnapshotSummary> {
     api.control.registry().entries().iter().flat_map(of).collect()
 }
 
-/// Look at a snapshot
+/// Get a snapshot
 #[utoipa::path(get, path = "/api/v1/snapshots/{id}",
     operation_id = "get_snapshot", tag = "snapshots", params(("id" = String, Path)),
     responses(
         (status = 200, body = api::SnapshotSummary, description = "The snapshot"),
-        (status = 400, body = api::ErrorBody, description = "Users share boxes here"),
+        (status = 400, body = api::ErrorBody, description = "Pool mode is on: users share boxes"),
         (status = 404, body = api::ErrorBody, description = "No such snapshot")))]
 pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::SnapshotSummary>> {
     Ok(Json(of(&api, &api.control.snapshot(&id).await?)))
@@ -140,10 +140,10 @@ pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Sna
 #[utoipa::path(delete, path = "/api/v1/snapshots/{id}",
     operation_id = "delete_snapshot", tag = "snapshots", params(("id" = String, Path)),
     responses(
-        (status = 200, body = api::Status, description = "Removed; sandboxes that were made of it live on"),
-        (status = 400, body = api::ErrorBody, description = "Users share boxes here"),
+        (status = 200, body = api::Status, description = "Removed; sandboxes started from it keep running"),
+        (status = 400, body = api::ErrorBody, description = "Pool mode is on: users share boxes"),
         (status = 404, body = api::ErrorBody, description = "No such snapshot"),
-        (status = 500, body = api::ErrorBody, description = "The provider failed; it is tried again")))]
+        (status = 500, body = api::ErrorBody, description = "The provider failed; the server retries the removal")))]
 pub async fn delete(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Status>> {
     api.control.delete_snapshot(&id).await?;
     Ok(wire::status("deleted"))

@@ -18,10 +18,10 @@ fn answer(api: &Api, status: &str) -> Json<api::Health> {
     Json(api::Health { status: status.to_owned(), version: VERSION.to_owned(), uptime: uptime(api) })
 }
 
-/// Check that the service is there
+/// Check that the service is up
 #[utoipa::path(get, path = "/api/v1/health",
     operation_id = "get_health", tag = "system",
-    responses((status = 200, body = api::Health, description = "It is")))]
+    responses((status = 200, body = api::Health, description = "The process is running")))]
 pub async fn health(State(api): State<Api>) -> Json<api::Health> {
     answer(&api, "ok")
 }
@@ -29,7 +29,7 @@ pub async fn health(State(api): State<Api>) -> Json<api::Health> {
 /// Check that the process responds
 #[utoipa::path(get, path = "/api/v1/live",
     operation_id = "get_liveness", tag = "system",
-    responses((status = 200, body = api::Health, description = "It does")))]
+    responses((status = 200, body = api::Health, description = "The process responds")))]
 pub async fn live(State(api): State<Api>) -> Json<api::Health> {
     answer(&api, "alive")
 }
@@ -38,7 +38,7 @@ pub async fn live(State(api): State<Api>) -> Json<api::Health> {
 #[utoipa::path(get, path = "/api/v1/ready",
     operation_id = "get_readiness", tag = "system",
     responses(
-        (status = 200, body = api::Readiness, description = "They can"),
+        (status = 200, body = api::Readiness, description = "At least one provider is healthy"),
         (status = 503, body = api::ErrorBody, description = "No provider is healthy")))]
 pub async fn ready(State(api): State<Api>, Extension(principal): Extension<Principal>) -> Result<Json<api::Readiness>> {
     let providers = providers::healths(&api);

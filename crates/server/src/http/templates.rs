@@ -20,10 +20,10 @@ use crate::control::SpawnRequest;
     operation_id = "create_template", tag = "templates", request_body = api::TemplateRequest,
     responses(
         (status = 201, body = api::Template, description = "Stored"),
-        (status = 400, body = api::ErrorBody, description = "The values make no sense"),
+        (status = 400, body = api::ErrorBody, description = "Invalid values"),
         (status = 404, body = api::ErrorBody, description = "No such egress list"),
         (status = 409, body = api::ErrorBody, description = "The name is taken"),
-        (status = 429, body = api::ErrorBody, description = "There are as many as there may be")))]
+        (status = 429, body = api::ErrorBody, description = "Too many quotas")))]
 pub async fn create(
     State(api): State<Api>,
     Body(body): Body<api::TemplateRequest>,
@@ -36,7 +36,7 @@ pub async fn create(
 /// List templates by name
 #[utoipa::path(get, path = "/api/v1/templates",
     operation_id = "list_templates", tag = "templates",
-    responses((status = 200, body = Vec<api::Template>, description = "All of them")))]
+    responses((status = 200, body = Vec<api::Template>, description = "The templates")))]
 pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
     list_body::array(&meter, move |after: Option<String>| {
         let api = api.clone();
@@ -48,7 +48,7 @@ pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
     .await
 }
 
-/// Look at a template
+/// Get a template
 #[utoipa::path(get, path = "/api/v1/templates/{name}",
     operation_id = "get_template", tag = "templates", params(("name" = String, Path)),
     responses(
@@ -63,8 +63,8 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::T
     operation_id = "update_template", tag = "templates", params(("name" = String, Path)),
     request_body = api::SpawnOptions,
     responses(
-        (status = 200, body = api::Template, description = "Replaced; what was left out is cleared"),
-        (status = 400, body = api::ErrorBody, description = "The values make no sense"),
+        (status = 200, body = api::Template, description = "Replaced; absent fields are cleared"),
+        (status = 400, body = api::ErrorBody, description = "Invalid values"),
         (status = 404, body = api::ErrorBody, description = "No such template or egress list")))]
 pub async fn update(
     State(api): State<Api>,
@@ -79,7 +79,7 @@ pub async fn update(
 #[utoipa::path(delete, path = "/api/v1/templates/{name}",
     operation_id = "delete_template", tag = "templates", params(("name" = String, Path)),
     responses(
-        (status = 200, body = api::Status, description = "Removed; its sandboxes live on"),
+        (status = 200, body = api::Status, description = "Removed; its sandboxes keep running"),
         (status = 404, body = api::ErrorBody, description = "No such template")))]
 pub async fn delete(State(api): State<Api>, Name(name): Name) -> Result<Json<api::Status>> {
     api.control.delete_template(&name).await?;
@@ -89,15 +89,15 @@ pub async fn delete(State(api): State<Api>, Name(name): Name) -> Result<Json<api
 /// Spawn a sandbox from a template
 #[utoipa::path(post, path = "/api/v1/templates/{name}/spawn",
     operation_id = "create_template_sandbox", tag = "templates", params(("name" = String, Path),
-        ("X-User-ID" = Option<String>, Header, description = "Whom it counts for; overrides `owner_id`"),
+        ("X-User-ID" = Option<String>, Header, description = "Owner charged for the sandbox; overrides `owner_id`"),
         ("Idempotency-Key" = Option<String>, Header,
-            description = "Your own name for this request: repeating it within 24h gives the same sandbox back")),
+            description = "Name that you choose for this request: repeating it within 24h returns the same sandbox")),
     request_body = api::TemplateSpawnRequest,
     responses(
-        (status = 201, body = api::Sandbox, description = "Made, with `template` in its metadata"),
-        (status = 400, body = api::ErrorBody, description = "The request makes no sense, or the provider cannot do it"),
+        (status = 201, body = api::Sandbox, description = "Created, with `template` in its metadata"),
+        (status = 400, body = api::ErrorBody, description = "Invalid request, or the provider does not support it"),
         (status = 404, body = api::ErrorBody, description = "No such template or provider"),
-        (status = 409, body = api::ErrorBody, description = "Destroyed while it was being made"),
+        (status = 409, body = api::ErrorBody, description = "Destroyed while it was being created"),
         (status = 429, body = api::ErrorBody, description = "A cap or a maximum is reached"),
         (status = 500, body = api::ErrorBody, description = "The provider failed"),
         (status = 503, body = api::ErrorBody, description = "No provider is healthy")))]

@@ -39,8 +39,8 @@ pub struct ManifestParams {
     operation_id = "list_manifest", tag = "files",
     params(("id" = String, Path), ManifestParams),
     responses(
-        (status = 200, description = "Its entries", content((api::ManifestEntry = "application/x-ndjson"))),
-        (status = 400, body = api::ErrorBody, description = "No directory, or the provider has no manifests"),
+        (status = 200, description = "The entries", content((api::ManifestEntry = "application/x-ndjson"))),
+        (status = 400, body = api::ErrorBody, description = "Not a directory, or the provider does not support manifests"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or directory")))]
 pub async fn manifest(
     State(api): State<Api>,
@@ -64,7 +64,7 @@ pub async fn manifest(
     responses(
         (status = 200, description = "The tar", body = Vec<u8>, content_type = "application/x-tar"),
         (status = 400, body = api::ErrorBody,
-            description = "Too many paths, one that leads out of the directory, or the provider has no archives"),
+            description = "Too many paths, a path that leads out of the directory, or the provider does not support archives"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or directory")))]
 pub async fn pack(
     State(api): State<Api>,
@@ -86,9 +86,9 @@ pub async fn pack(
     operation_id = "amend_files", tag = "files", params(("id" = String, Path)),
     request_body = api::AmendRequest,
     responses(
-        (status = 200, body = api::Amended, description = "Changes that were made, and those that failed"),
+        (status = 200, body = api::Amended, description = "Changes that were made, and changes that failed"),
         (status = 400, body = api::ErrorBody,
-            description = "Too many paths, one that leads out of the directory, a bad mode, or the provider cannot do it"),
+            description = "Too many paths, a path that leads out of the directory, a bad mode, or not supported by the provider"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or directory")))]
 pub async fn amend(
     State(api): State<Api>,

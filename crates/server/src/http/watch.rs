@@ -32,7 +32,7 @@ pub struct WatchParams {
     /// Absolute path of a file, or of a directory whose entries are watched
     #[param(value_type = api::FilePath)]
     path: String,
-    /// All that is below the directory, new directories included
+    /// Watch the whole tree below the directory, new directories included
     #[serde(default)]
     recursive: bool,
 }
@@ -45,8 +45,8 @@ pub struct WatchParams {
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/watch",
     operation_id = "watch_files", tag = "files", params(("id" = String, Path), WatchParams),
     responses(
-        (status = 200, body = api::FileChangeEvent, content_type = "text/event-stream", description = "A stream of them"),
-        (status = 400, body = api::ErrorBody, description = "Too many directories, a bad path, or the provider cannot watch"),
+        (status = 200, body = api::FileChangeEvent, content_type = "text/event-stream", description = "Stream of events"),
+        (status = 400, body = api::ErrorBody, description = "Too many directories, a bad path, or the provider does not support watching"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or file")))]
 pub async fn watch(
     State(api): State<Api>,

@@ -12,29 +12,29 @@ use super::wire;
 /// List workers
 #[utoipa::path(get, path = "/api/v1/workers",
     operation_id = "list_workers", tag = "workers",
-    responses((status = 200, description = "All that were heard, this server among them", body = Vec<api::Worker>)))]
+    responses((status = 200, description = "All registered workers, this server included", body = Vec<api::Worker>)))]
 pub async fn list(State(api): State<Api>) -> Result<Json<Vec<api::Worker>>> {
     Ok(Json(api.control.workers().await?.iter().map(wire::worker).collect()))
 }
 
-/// Look at a worker
+/// Get a worker
 #[utoipa::path(get, path = "/api/v1/workers/{worker}",
     operation_id = "get_worker", tag = "workers", params(("worker" = String, Path)),
     responses(
         (status = 200, description = "The worker", body = api::Worker),
-        (status = 404, description = "Not known", body = api::ErrorBody)))]
+        (status = 404, description = "No such worker", body = api::ErrorBody)))]
 pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Worker>> {
     Ok(Json(wire::worker(&api.control.worker(&id).await?)))
 }
 
-/// Say that a worker is there
+/// Register a worker, or renew its registration
 #[utoipa::path(post, path = "/api/v1/worker/{worker}/heartbeat",
     operation_id = "send_heartbeat", tag = "workers", params(("worker" = String, Path)),
     request_body = api::Heartbeat,
     responses(
-        (status = 200, description = "As it is known now", body = api::Worker),
-        (status = 400, description = "The request makes no sense", body = api::ErrorBody),
-        (status = 401, description = "No credential of this worker", body = api::ErrorBody),
+        (status = 200, description = "The worker as registered", body = api::Worker),
+        (status = 400, description = "Invalid request", body = api::ErrorBody),
+        (status = 401, description = "Not the credential of this worker", body = api::ErrorBody),
         (status = 429, description = "Too many workers", body = api::ErrorBody)))]
 pub async fn heartbeat(
     State(api): State<Api>,
@@ -52,11 +52,11 @@ pub async fn heartbeat(
     params(("worker" = String, Path), ("resource" = String, Path)),
     request_body = api::RenewRequest,
     responses(
-        (status = 200, description = "As it is now", body = api::Renewed),
-        (status = 400, description = "No lifetime", body = api::ErrorBody),
-        (status = 401, description = "No credential of this worker", body = api::ErrorBody),
-        (status = 404, description = "Never leased, or given back", body = api::ErrorBody),
-        (status = 409, description = "Another's, or over", body = api::ErrorBody)))]
+        (status = 200, description = "The current state", body = api::Renewed),
+        (status = 400, description = "Invalid lifetime", body = api::ErrorBody),
+        (status = 401, description = "Not the credential of this worker", body = api::ErrorBody),
+        (status = 404, description = "The worker never held the lease, or released it", body = api::ErrorBody),
+        (status = 409, description = "The lease is held by another worker, or has expired", body = api::ErrorBody)))]
 pub async fn renew(
     State(api): State<Api>,
     worker: Worker,
@@ -74,8 +74,8 @@ pub async fn renew(
     operation_id = "register_worker", tag = "workers",
     params(("worker" = String, Path)), request_body = api::AdminHeartbeat,
     responses(
-        (status = 200, description = "As it is known now", body = api::Worker),
-        (status = 400, description = "The request makes no sense", body = api::ErrorBody),
+        (status = 200, description = "The worker as registered", body = api::Worker),
+        (status = 400, description = "Invalid request", body = api::ErrorBody),
         (status = 429, description = "Too many workers", body = api::ErrorBody)))]
 pub async fn admin_heartbeat(
     State(api): State<Api>,
@@ -87,13 +87,13 @@ pub async fn admin_heartbeat(
     Ok(Json(wire::worker(&api.control.heartbeat(&id, beat).await?)))
 }
 
-/// Forget a worker
+/// Remove a worker
 #[utoipa::path(delete, path = "/api/v1/admin/workers/{worker}",
     operation_id = "delete_worker", tag = "workers", params(("worker" = String, Path)),
     responses(
-        (status = 200, description = "Forgotten until it beats again", body = api::Status),
-        (status = 404, description = "Not known", body = api::ErrorBody),
-        (status = 409, description = "This server itself, or one that holds sandboxes", body = api::ErrorBody)))]
+        (status = 200, description = "Removed until its next heartbeat", body = api::Status),
+        (status = 404, description = "No such worker", body = api::ErrorBody),
+        (status = 409, description = "The worker is this server, or still holds sandboxes", body = api::ErrorBody)))]
 pub async fn delete(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Status>> {
     api.control.delete_worker(&id).await?;
     Ok(wire::status("deleted"))

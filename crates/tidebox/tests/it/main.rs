@@ -18,6 +18,7 @@ mod egress;
 mod events;
 mod firecracker;
 mod fuzz;
+mod generators;
 mod hanging;
 mod http2;
 mod images;

@@ -65,9 +65,9 @@ section! {
         pub default_exec_timeout: Duration = "60s",
         /// The longest deadline that a command may ask for.
         pub max_exec_timeout: Duration = "10m",
-        /// The most sandboxes at once; 0 is no limit.
+        /// The most sandboxes at once; 0 means no limit.
         pub max_sandboxes: u64 = "0" as Number(0..=COUNT_MAX),
-        /// The most sandboxes of one owner at once; 0 is no limit. A sandbox without an owner is
+        /// The most sandboxes of one owner at once; 0 means no limit. A sandbox without an owner is
         /// under no such cap.
         pub max_sandboxes_per_owner: u64 = "0" as Number(0..=COUNT_MAX),
         /// Treatment of a spawn that finds no room: `reject` or `queue`.
@@ -126,7 +126,7 @@ section! {
         pub max: u64 = "100" as Number(SNAPSHOTS),
         /// The most snapshots of sandboxes of one owner; one more is 429. 0 is no limit.
         pub max_per_owner: u64 = "0" as Number(0..=COUNT_MAX),
-        /// The most MiB that all of them may take; 0 is no limit.
+        /// The most MiB that all of them may take; 0 means no limit.
         pub max_mb: u64 = "10240" as Number(0..=COUNT_MAX),
     }
 }

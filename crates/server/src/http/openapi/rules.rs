@@ -9,7 +9,8 @@ use utoipa::openapi::path::{Operation, Parameter, ParameterIn, PathItem};
 use utoipa::openapi::schema::{AdditionalProperties, KnownFormat, ObjectBuilder, SchemaFormat, SchemaType};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
-    Components, Content, ContentBuilder, Header, OpenApi, Ref, RefOr, Required, Response, ResponseBuilder, Schema, Type,
+    Components, Content, ContentBuilder, Header, Object, OpenApi, Ref, RefOr, Required, Response, ResponseBuilder,
+    Schema, Type,
 };
 
 use crate::auth::Demand;
@@ -31,22 +32,23 @@ pub enum Security {
 /// Error response that any route may have: status, component name and description.
 struct Failure(&'static str, &'static str, &'static str);
 
-const BAD_REQUEST: Failure =
-    Failure("400", "BadRequest", "The request makes no sense; the message says what to change");
+const BAD_REQUEST: Failure = Failure("400", "BadRequest", "Invalid request; the message says what to change");
 const UNAUTHORIZED: Failure = Failure("401", "Unauthorized", "No key, or a wrong one");
-const FORBIDDEN: Failure = Failure("403", "Forbidden", "The `Host` or the `Origin` is somebody else's");
-const NOT_FOUND: Failure = Failure("404", "NotFound", "What the path names is not there");
+const FORBIDDEN: Failure = Failure("403", "Forbidden", "The `Host` or the `Origin` is not allowed");
+const NOT_FOUND: Failure = Failure("404", "NotFound", "Nothing at this path");
 const TOO_LARGE: Failure = Failure("413", "PayloadTooLarge", "The body is larger than what the route takes");
 const MEDIA_TYPE: Failure = Failure("415", "UnsupportedMediaType", "The body is not `application/json`");
-const LIMIT: Failure = Failure("429", "ResourceLimit", "A limit is reached, or requests come too fast");
+const LIMIT: Failure = Failure("429", "ResourceLimit", "A limit is reached, or too many requests");
 const INTERNAL: Failure = Failure("500", "Internal", "The server or the provider failed; the log has the cause");
-const UNAVAILABLE: Failure = Failure("503", "Unavailable", "Not now; it may be tried again");
+const UNAVAILABLE: Failure = Failure("503", "Unavailable", "Temporarily unavailable; retry later");
 
 const FAILURES: [Failure; 9] =
     [BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, TOO_LARGE, MEDIA_TYPE, LIMIT, INTERNAL, UNAVAILABLE];
 
-/// Content type of a raw body.
+/// Content type of a raw body that may be empty.
 const BYTES: &str = "application/octet-stream";
+/// Content types of bodies that are bytes, not JSON.
+const BINARY: [&str; 2] = [BYTES, "application/x-tar"];
 
 const API_KEY: &str = "ApiKey";
 const BEARER: &str = "Bearer";
@@ -61,6 +63,7 @@ pub fn apply(document: &mut OpenApi, policies: &Policies, security: impl Fn(Gate
         components.responses.insert(failure.1.to_owned(), RefOr::T(described(failure)));
     }
     schemes(components);
+    title_variants(components);
     let all_optional = all_optional(components);
     tell_of_fixed_names(document);
     for (path, item) in &mut document.paths.paths {
@@ -68,7 +71,7 @@ pub fn apply(document: &mut OpenApi, policies: &Policies, security: impl Fn(Gate
         for (method, operation) in operations(item) {
             let gate = policies.of(Some(path), &method).gate;
             let is_open = gate == Gate::Key(Demand::Nothing);
-            operation.security = requirements(security(gate));
+            operation.security = Some(requirements(security(gate)));
             shape_parameters(operation);
             shape_bodies(operation, &all_optional);
             let has_query = shared.iter().chain(operation.parameters.iter().flatten()).any(is_readable);
@@ -80,7 +83,7 @@ pub fn apply(document: &mut OpenApi, policies: &Policies, security: impl Fn(Gate
                 }
             };
             add(&BAD_REQUEST, has_query || has_body);
-            add(&UNAUTHORIZED, operation.security.is_some());
+            add(&UNAUTHORIZED, operation.security.as_ref().is_some_and(|all| !all.is_empty()));
             add(&FORBIDDEN, true);
             add(&NOT_FOUND, path.contains('{'));
             add(&TOO_LARGE, has_body);
@@ -131,8 +134,8 @@ fn described(failure: &Failure) -> Response {
 /// the open routes and to workers.
 fn rate_limit() -> [(String, RefOr<Header>); 2] {
     [
-        ("X-RateLimit-Limit", 1, "Requests that the caller may make in a minute; only while there is a limit"),
-        ("X-RateLimit-Remaining", 0, "Requests that the caller may make at once; only while there is a limit"),
+        ("X-RateLimit-Limit", 1, "Requests per minute that the caller may make; only if requests are limited"),
+        ("X-RateLimit-Remaining", 0, "Requests that the caller may make now; only if requests are limited"),
     ]
     .map(|(name, minimum, meaning)| (name.to_owned(), count(minimum, meaning).into()))
 }
@@ -146,19 +149,19 @@ fn request_id() -> Header {
     let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1));
     HeaderBuilder::new()
         .schema(Some(text))
-        .description(Some("The caller's own id, or a new one; the log has it"))
+        .description(Some("Id of the request, also in the server's log: the caller's, or a new one"))
         .build()
 }
 
-/// Returns the alternative credentials of a request.
-fn requirements(security: Security) -> Option<Vec<SecurityRequirement>> {
+/// Returns the alternative credentials of a request; an empty list if it needs no credential.
+fn requirements(security: Security) -> Vec<SecurityRequirement> {
     let one = |name: &str| SecurityRequirement::new(name, [""; 0]);
     match security {
-        Security::Open => None,
-        Security::Key => Some(vec![one(API_KEY), one(BEARER), one(ADMIN_KEY)]),
+        Security::Open => Vec::new(),
+        Security::Key => vec![one(API_KEY), one(BEARER), one(ADMIN_KEY)],
         // The other two headers may carry the admin key too, or by fallback the API key.
-        Security::AdminKey => Some(vec![one(ADMIN_KEY), one(API_KEY), one(BEARER)]),
-        Security::Worker => Some(vec![one(WORKER_ID).add(WORKER_TOKEN, [""; 0])]),
+        Security::AdminKey => vec![one(ADMIN_KEY), one(API_KEY), one(BEARER)],
+        Security::Worker => vec![one(WORKER_ID).add(WORKER_TOKEN, [""; 0])],
     }
 }
 
@@ -216,16 +219,35 @@ fn all_optional(components: &Components) -> BTreeSet<String> {
     names.map(|name| Ref::from_schema_name(name).ref_location).collect()
 }
 
-/// Marks bodies as optional that may be an empty object or an empty file, and raw bodies as binary.
-fn shape_bodies(operation: &mut Operation, all_optional: &BTreeSet<String>) {
-    let as_bytes = |content: Option<&mut RefOr<Content>>| {
-        if let Some(RefOr::T(content)) = content {
-            let format = SchemaFormat::KnownFormat(KnownFormat::Binary);
-            content.schema = Some(ObjectBuilder::new().schema_type(Type::String).format(Some(format)).into());
+/// Gives each variant of a tagged union a title, such as `PullProgressDone`, because generators name
+/// its type after that.
+fn title_variants(components: &mut Components) {
+    for (name, schema) in &mut components.schemas {
+        let RefOr::T(Schema::OneOf(union)) = schema else { continue };
+        for variant in &mut union.items {
+            let RefOr::T(Schema::Object(variant)) = variant else { continue };
+            if let Some(tag) = tag_of(variant) {
+                let (first, rest) = tag.split_at(1);
+                variant.title = Some(format!("{name}{}{rest}", first.to_uppercase()));
+            }
         }
-    };
+    }
+}
+
+/// Returns the only value of the field `type`.
+fn tag_of(variant: &Object) -> Option<String> {
+    let RefOr::T(Schema::Object(kind)) = variant.properties.get("type")? else { return None };
+    match kind.enum_values.as_deref()? {
+        [tag] => tag.as_str().map(str::to_owned),
+        _ => None,
+    }
+}
+
+/// Marks bodies as optional that may be an empty object or an empty file, and describes bodies of
+/// bytes as binary.
+fn shape_bodies(operation: &mut Operation, all_optional: &BTreeSet<String>) {
     if let Some(RefOr::T(body)) = &mut operation.request_body {
-        as_bytes(body.content.get_mut(BYTES));
+        body.content.iter_mut().for_each(describe_bytes);
         let may_be_absent = body.content.iter().any(|(kind, content)| match content {
             RefOr::T(Content { schema: Some(RefOr::Ref(schema)), .. }) => all_optional.contains(&schema.ref_location),
             RefOr::T(_) | RefOr::Ref(_) => kind == BYTES,
@@ -236,8 +258,18 @@ fn shape_bodies(operation: &mut Operation, all_optional: &BTreeSet<String>) {
     }
     for response in operation.responses.responses.values_mut() {
         if let RefOr::T(response) = response {
-            as_bytes(response.content.get_mut(BYTES));
+            response.content.iter_mut().for_each(describe_bytes);
         }
+    }
+}
+
+/// Describes a body of bytes as binary.
+fn describe_bytes((kind, content): (&String, &mut RefOr<Content>)) {
+    if let RefOr::T(content) = content
+        && BINARY.contains(&kind.as_str())
+    {
+        let format = SchemaFormat::KnownFormat(KnownFormat::Binary);
+        content.schema = Some(ObjectBuilder::new().schema_type(Type::String).format(Some(format)).into());
     }
 }
 

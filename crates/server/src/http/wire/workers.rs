@@ -35,7 +35,7 @@ pub fn heartbeat(id: &WorkerId, body: api::Heartbeat) -> Result<Heartbeat, ApiEr
         [("max_sandboxes", capacity.max_sandboxes), ("max_sandboxes_per_owner", capacity.max_sandboxes_per_owner)]
     {
         if number > CAPACITY_MAX {
-            return Err(malformed(format!("`capacity.{field}` must be at most {CAPACITY_MAX}; 0 is no limit")));
+            return Err(malformed(format!("`capacity.{field}` must be at most {CAPACITY_MAX}; 0 means no limit")));
         }
     }
     Ok(Heartbeat {
