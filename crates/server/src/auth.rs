@@ -1,4 +1,5 @@
-//! Authentication: the principal of a request, decided from its headers alone, without effects.
+//! Authentication, which finds the principal of a request in its headers, and authorization, which
+//! decides what a principal may use. Both have no effects.
 //!
 //! Keys are stored and compared as hashes, in constant time. No type here can show a key;
 //! outside of this module it appears as its [`KeyId`].
@@ -104,41 +105,61 @@ impl Access {
         }
     }
 
-    /// Returns the caller, if it may use what `demand` guards.
+    /// Returns the holder of the keys in the headers; [`Principal::Anonymous`] without keys. Every key that is
+    /// sent must be right: a wrong one is a mistake that the caller should learn of.
     ///
     /// # Errors
-    /// [`Denied`] if it may not.
-    pub fn decide(&self, demand: Demand, headers: &HeaderMap) -> Result<Principal, Denied> {
-        match demand {
-            Demand::Nothing => Ok(self.known(headers).unwrap_or(Principal::Anonymous)),
-            Demand::AdminKey => self.admin(headers),
-            Demand::Group(group) if self.admin_only.contains(&group) => self.admin(headers),
-            Demand::Key | Demand::Group(_) if self.enabled => {
-                let principal = self.known(headers)?;
-                if principal == Principal::Anonymous {
-                    return Err(denied(
-                        "this service asks for a key; send it as `X-API-Key`, or as `Authorization: Bearer`",
-                    ));
-                }
-                Ok(principal)
+    /// [`Denied`] if a key is wrong or given twice.
+    pub fn authenticate(&self, headers: &HeaderMap) -> Result<Principal, Denied> {
+        let shown = shown(headers)?;
+        let api = shown
+            .api
+            .map(|key| self.whose(key, "the key in `X-API-Key` or `Authorization` is not one of this service"));
+        let admin = shown.admin.map(|key| {
+            let principal = self.whose(key, "the key in `X-Admin-API-Key` is not the admin key of this service")?;
+            if let Principal::ApiKey(tried) = principal {
+                let message = "`X-Admin-API-Key` holds the API key, which belongs into `X-API-Key`";
+                return Err(Denied { message, tried: Some(tried) });
             }
-            // No key is required, so a wrong one is ignored.
-            Demand::Key | Demand::Group(_) => Ok(self.known(headers).unwrap_or(Principal::Anonymous)),
+            Ok(principal)
+        });
+        match (api.transpose()?, admin.transpose()?) {
+            (_, Some(principal)) | (Some(principal), None) => Ok(principal),
+            (None, None) => Ok(Principal::Anonymous),
         }
     }
 
-    /// Returns the caller of a preview, by the rule of [`Demand::Key`]. `Authorization` counts only
-    /// where no header of our own is sent: it may be meant for the program in the sandbox.
+    /// Returns the holder of the keys in a request to a preview. `Authorization` counts only where no header
+    /// of our own is sent, because it may be meant for the program in the sandbox.
     ///
     /// # Errors
-    /// [`Denied`] if the key is missing or wrong.
-    pub fn decide_preview(&self, headers: &HeaderMap) -> Result<Principal, Denied> {
+    /// As [`Access::authenticate`].
+    pub fn authenticate_preview(&self, headers: &HeaderMap) -> Result<Principal, Denied> {
         if !headers.contains_key(API_KEY) && !headers.contains_key(ADMIN_KEY) {
-            return self.decide(Demand::Key, headers);
+            return self.authenticate(headers);
         }
         let mut own = headers.clone();
         own.remove(header::AUTHORIZATION);
-        self.decide(Demand::Key, &own)
+        self.authenticate(&own)
+    }
+
+    /// Returns the caller whom [`Access::authenticate`] found, if it may use what `demand` guards.
+    ///
+    /// # Errors
+    /// [`Denied`] if it may not.
+    pub fn authorize(&self, found: Result<Principal, Denied>, demand: Demand) -> Result<Principal, Denied> {
+        match demand {
+            Demand::AdminKey => self.authorize_admin(found),
+            Demand::Group(group) if self.admin_only.contains(&group) => self.authorize_admin(found),
+            Demand::Key | Demand::Group(_) if self.enabled => match found? {
+                Principal::Anonymous => {
+                    Err(denied("this service asks for a key; send it as `X-API-Key`, or as `Authorization: Bearer`"))
+                }
+                found @ (Principal::ApiKey(_) | Principal::Admin(_) | Principal::Worker(_)) => Ok(found),
+            },
+            // No key is required, so a wrong one is ignored.
+            Demand::Nothing | Demand::Key | Demand::Group(_) => Ok(found.unwrap_or(Principal::Anonymous)),
+        }
     }
 
     /// Removes the keys of this service from headers that are passed on.
@@ -152,7 +173,7 @@ impl Access {
         }
     }
 
-    /// Returns the credential that [`Access::decide`] requires for `demand`.
+    /// Returns the credential that [`Access::authorize`] requires for `demand`.
     #[must_use]
     pub fn asks(&self, demand: Demand) -> Asked {
         let has_keys = self.admin_key.is_some() || self.api_key.is_some();
@@ -189,20 +210,13 @@ impl Access {
         }
     }
 
-    /// Returns the refusal of a wrong key sent where none is required. It counts as an attempt
-    /// all the same: otherwise such routes could be used to guess keys.
-    #[must_use]
-    pub fn tried_in_vain(&self, headers: &HeaderMap) -> Option<Denied> {
-        self.known(headers).err().filter(|_| self.enabled)
-    }
-
     /// Returns the credentials of workers.
     #[must_use]
     pub fn workers(&self) -> &Workers {
         &self.workers
     }
 
-    fn admin(&self, headers: &HeaderMap) -> Result<Principal, Denied> {
+    fn authorize_admin(&self, found: Result<Principal, Denied>) -> Result<Principal, Denied> {
         let is_closed = self.admin_key.is_none() && !self.fallback;
         if is_closed {
             return Err(denied(
@@ -212,7 +226,7 @@ impl Access {
         if self.admin_key.is_none() && self.api_key.is_none() {
             return Ok(Principal::Anonymous);
         }
-        match self.known(headers)? {
+        match found? {
             principal @ Principal::Admin(_) => Ok(principal),
             Principal::ApiKey(tried) => Err(Denied {
                 message: "the API key does not open this route; send the admin key as `X-Admin-API-Key`",
@@ -221,27 +235,6 @@ impl Access {
             Principal::Anonymous | Principal::Worker(_) => {
                 Err(denied("this route asks for the admin key; send it as `X-Admin-API-Key`"))
             }
-        }
-    }
-
-    /// Returns the caller that the keys identify. Every key that is sent must be right: a wrong
-    /// one is a mistake that the caller should learn of.
-    fn known(&self, headers: &HeaderMap) -> Result<Principal, Denied> {
-        let shown = shown(headers)?;
-        let api = shown
-            .api
-            .map(|key| self.whose(key, "the key in `X-API-Key` or `Authorization` is not one of this service"));
-        let admin = shown.admin.map(|key| {
-            let principal = self.whose(key, "the key in `X-Admin-API-Key` is not the admin key of this service")?;
-            if let Principal::ApiKey(tried) = principal {
-                let message = "`X-Admin-API-Key` holds the API key, which belongs into `X-API-Key`";
-                return Err(Denied { message, tried: Some(tried) });
-            }
-            Ok(principal)
-        });
-        match (api.transpose()?, admin.transpose()?) {
-            (_, Some(principal)) | (Some(principal), None) => Ok(principal),
-            (None, None) => Ok(Principal::Anonymous),
         }
     }
 

@@ -26,7 +26,7 @@ mod tls;
 mod write_timeout;
 
 use super::peer::{self, TrustedProxies};
-use super::preview::Sites;
+use super::site::Sites;
 use crate::budget::Budget;
 use crate::control::Control;
 use connection_limit::{Place, Places, Share};

@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, Semaphore};
 
 use super::accept::body_timeout::Stalled;
 use super::error::{ApiError, Refusal, malformed};
-use super::meter::{Meter, SMALL_BYTES, WAIT_MAX};
+use super::request_memory::{Meter, SMALL_BYTES, WAIT_MAX};
 use super::strict_json::parse;
 use crate::budget::{Account, Reservation, Spent};
 

@@ -6,6 +6,8 @@
 
 pub mod audit;
 pub mod auth;
+pub mod cors;
+pub mod hosts;
 pub mod lease_fence;
 pub mod query;
 pub mod rate_limit;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use axum::http::Method;
 
+use super::site::Site;
 use crate::auth::Demand;
 use crate::auth::token::Scope;
 
@@ -37,7 +38,7 @@ pub enum Gate {
     Preview,
 }
 
-/// Sandboxes that a request is about.
+/// Sandboxes, or another thing with an owner, that a request is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum About {
     /// None.
@@ -46,10 +47,21 @@ pub enum About {
     OwnSandboxes,
     /// One to be made for the user who asks.
     NewSandbox,
-    /// The one whose id is in the path.
-    OneSandbox,
+    /// The one that the request names.
+    OneSandbox(NamedIn),
     /// Those that the query names, whose events are asked for.
     Events,
+    /// None, but something else that an owner may have: a snapshot, a template, a secret, an image, a quota.
+    OwnedResource,
+}
+
+/// Part of a request that names its sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NamedIn {
+    /// The path: the parameter `id`.
+    Path,
+    /// The host name, or the path that stands for it.
+    Host,
 }
 
 /// Trace in the audit history.
@@ -72,10 +84,6 @@ pub(super) const OPEN: Policy = Policy { is_vital: true, ..Policy::of(Gate::Key(
 pub(super) const KEY: Policy = Policy::of(Gate::Key(Demand::Key));
 /// Asks for the admin key.
 pub(super) const ADMIN: Policy = Policy::of(Gate::Key(Demand::AdminKey));
-
-/// Opens a port of a sandbox. Requests to its host name have this policy, whatever their path.
-pub const PREVIEW: Policy =
-    Policy { takes_key_as_protocol: true, about: About::OneSandbox, ..Policy::of(Gate::Preview) };
 
 impl Policy {
     pub(super) const fn of(gate: Gate) -> Self {
@@ -111,11 +119,29 @@ impl Policy {
     }
 }
 
-/// The policy of each route.
-#[derive(Debug, Default)]
-pub struct Policies(pub(super) HashMap<String, Vec<(Method, Policy)>>);
+/// Policies of every site.
+#[derive(Debug)]
+pub struct Policies {
+    pub(super) api: RoutePolicies,
+    /// The paths are those of programs in sandboxes, so all have the same.
+    pub(super) preview: Policy,
+}
 
 impl Policies {
+    /// Returns the policy for a request to `site`, by the path that its router matched.
+    pub fn of(&self, site: Site, matched: Option<&str>, method: &Method) -> Policy {
+        match site {
+            Site::Api => self.api.of(matched, method),
+            Site::Preview => self.preview,
+        }
+    }
+}
+
+/// The policy of each route of a site. What has no route is closed.
+#[derive(Debug, Default)]
+pub struct RoutePolicies(pub(super) HashMap<String, Vec<(Method, Policy)>>);
+
+impl RoutePolicies {
     /// Returns the policy for a request by the path that the router matched. Reading the head
     /// is reading; a method without a row gets what its path demands.
     pub fn of(&self, matched: Option<&str>, method: &Method) -> Policy {

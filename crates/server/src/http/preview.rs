@@ -7,12 +7,12 @@ pub mod pages;
 pub mod target;
 mod tunnel;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::{Extension, Json, Router};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tracing::Instrument;
@@ -24,97 +24,25 @@ use self::headers::{
 };
 use self::target::{Asked, Target, is_of_same_sandbox};
 use self::tunnel::Tunnel;
+use super::caller::Caller;
 use super::error::{ApiError, Refusal, Result, malformed};
-use super::meter::{Meter, WAIT_MAX};
-use super::owner::owner;
+use super::middleware::users;
 use super::peer::Peer;
-use super::port_stream::{PortStream, input};
-use super::request::{Json as Given, Name};
+use super::policy::{About, Gate, NamedIn, Policy};
+use super::request_memory::{Meter, WAIT_MAX};
 use super::state::Api;
-use super::wire;
+use super::stream::port_stream::{PortStream, input};
 use crate::auth::Principal;
-use crate::auth::preview::{Form, token};
 use crate::budget::Reservation;
-use crate::control::{Error, Resource};
+use crate::control::Error;
 use crate::hop_by_hop::{Trailed, is_framed_twice, upgrade};
 
 /// Rule for pages that come from the API's own origin: they get another one, which is that of no page.
 const SANDBOX: &str = "sandbox allow-scripts allow-forms";
 
-/// The API and the previews, which differ by the host of a request.
-#[derive(Debug, Clone)]
-pub struct Sites {
-    pub(super) api: Router,
-    pub(super) previews: Router,
-    /// Domain of the previews, in lower case.
-    pub(super) domain: String,
-    /// True if a path of the API's own host may stand for a port.
-    pub(super) path_proxy: bool,
-}
-
-impl Sites {
-    /// Returns the router for a request, and whether it is to a preview: then the request gets its
-    /// target as an extension. Nothing but the host decides, and the path where
-    /// `server.path_proxy` says so.
-    pub(super) fn select<B>(&self, request: &mut axum::http::Request<B>) -> (Router, bool) {
-        let by_path = || if self.path_proxy { target::in_path(request.uri().path()) } else { None };
-        match target::of(request, &self.domain).or_else(by_path) {
-            Some(asked) => {
-                request.extensions_mut().insert(asked);
-                (self.previews.clone(), true)
-            }
-            None => (self.api.clone(), false),
-        }
-    }
-}
-
-/// Get the URL of a port
-///
-/// The URL opens the port in a browser until `expires_at`, and programs that send the token as
-/// `X-Preview-Token`. A public one needs no token: the host name itself is the permit.
-#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/preview",
-    operation_id = "create_preview", tag = "ports", params(("id" = String, Path)),
-    request_body = api::PreviewRequest,
-    responses(
-        (status = 200, body = api::Preview, description = "The URL; it is not checked that something listens on the port"),
-        (status = 400, body = api::ErrorBody, description = "Invalid port or lifetime"),
-        (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
-        (status = 429, body = api::ErrorBody, description = "`ttl` is above the longest lifetime")))]
-pub async fn mint(
-    State(api): State<Api>,
-    Name(id): Name,
-    Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
-    Given(body): Given<api::PreviewRequest>,
-) -> Result<Json<api::Preview>> {
-    let api::PreviewRequest { port, ttl, public } = body;
-    if port == 0 {
-        return Err(malformed("`port` must be a number from 1 to 65535"));
-    }
-    let ttl = ttl.map(|text| wire::span("ttl", &text)).transpose()?;
-    let expires_at = api.control.preview_expiry(&id, ttl).await?;
-    let expires_s = u32::try_from(expires_at.as_second()).unwrap_or(u32::MAX);
-    let form = if public { Form::HostName } else { Form::Token };
-    let permit = api.settings.preview_key.sign(form, &id, port, expires_s);
-    let scheme = if peer.is_secure { "https" } else { "http" };
-    let domain = &api.settings.preview_domain;
-    let server_port = port_of(&headers);
-    let (url, token) = if public {
-        (format!("{scheme}://{port}-{id}-{permit}.{domain}{server_port}/"), None)
-    } else {
-        let token = token(&permit);
-        (format!("{scheme}://{port}-{id}.{domain}{server_port}/?token={token}"), Some(token))
-    };
-    Ok(Json(api::Preview { url, port, public, token, expires_at: wire::time(expires_at) }))
-}
-
-/// Returns the port with its colon by which the client reaches this server; nothing for the usual one.
-fn port_of(headers: &HeaderMap) -> String {
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let port = host.rsplit_once(':').map_or("", |(_, port)| port);
-    let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-    if is_port { format!(":{port}") } else { String::new() }
-}
+/// Demands on a request to a preview, whatever its path.
+pub const POLICY: Policy =
+    Policy { takes_key_as_protocol: true, about: About::OneSandbox(NamedIn::Host), ..Policy::of(Gate::Preview) };
 
 /// Passes a request on to the program, and its answer back.
 pub async fn forward(
@@ -136,7 +64,11 @@ pub async fn forward(
     if admission == Admission::Link && is_read && protocol.is_none() && target.prefix.is_none() {
         return opened(&parts);
     }
-    check(&api, &target, admission, &parts, protocol.is_some()).await?;
+    check(&api, &target, admission, &parts, protocol.is_some())?;
+    // A permit opens the port to whoever holds it.
+    if admission == Admission::Key {
+        users::check(&api, POLICY.about, &mut parts).await?;
+    }
     let held = meter.account().reserve_within(EXCHANGE_BYTES, WAIT_MAX).await?;
     let peer = parts.extensions.get::<Peer>().copied().ok_or(Refusal::Internal)?;
     to_program(&mut parts.headers, &api.settings.access, peer);
@@ -183,32 +115,24 @@ fn keep_apart(parts: &mut Parts, prefix: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what a page of another origin, another user or a loop asks for.
-async fn check(api: &Api, target: &Target, admission: Admission, parts: &Parts, is_switch: bool) -> Result<()> {
+/// Refuses what a page of another origin or a loop asks for.
+fn check(api: &Api, target: &Target, admission: Admission, parts: &Parts, is_switch: bool) -> Result<()> {
     if is_loop(&parts.headers) {
         return Err(Refusal::Loop.into());
     }
     if admission != Admission::Key {
         return Ok(());
     }
-    let principal = parts.extensions.get::<Principal>();
+    let principal = &Caller::among(&parts.extensions)?.principal;
     // Without a key only its origin tells a page from a program. What a WebSocket brings is shown to
     // the page, whatever its origin.
     let origin = parts.headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or_default());
     if is_switch
-        && principal == Some(&Principal::Anonymous)
+        && *principal == Principal::Anonymous
         && origin.is_some_and(|origin| !api.settings.cors.lists(origin))
         && !is_of_same_sandbox(&parts.headers, target, &api.settings.preview_domain)
     {
         return Err(Refusal::SocketOrigin.into());
-    }
-    if api.control.separates_users() && !matches!(principal, Some(Principal::Admin(_))) {
-        let user = owner(&parts.headers)?.ok_or_else(|| {
-            malformed("users share boxes here (`pool.enabled`): send `X-User-ID`, or open the link of the preview")
-        })?;
-        if !api.control.may_know(&target.sandbox, &user).await? {
-            return Err(Error::NotFound(Resource::Sandbox, target.sandbox.clone()).into());
-        }
     }
     Ok(())
 }

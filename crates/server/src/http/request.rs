@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::body;
 use super::error::{ApiError, Refusal, malformed};
-use super::meter::Meter;
+use super::request_memory::Meter;
 use super::strict_json::{is_json, parse, worded};
 use crate::control::IdempotencyKey;
 

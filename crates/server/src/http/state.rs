@@ -8,8 +8,8 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 use utoipa::openapi::OpenApi;
 
-use super::cors::Cors;
-use super::hosts::Hosts;
+use super::middleware::cors::Cors;
+use super::middleware::hosts::Hosts;
 use super::policy::Policies;
 use crate::auth::Access;
 use crate::auth::preview::PreviewKey;

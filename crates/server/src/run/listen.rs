@@ -7,7 +7,10 @@ use tokio::net::TcpListener;
 
 use super::failure::Failure;
 use crate::config::{self, Config};
-use crate::http::{BACKLOG, Listeners, Socket, Tls};
+use crate::http::BACKLOG;
+use crate::http::Listeners;
+use crate::http::Socket;
+use crate::http::Tls;
 
 /// Opens the listeners that the configuration names; nothing is answered yet.
 pub(super) async fn open(config: &Config) -> Result<Listeners, Failure> {

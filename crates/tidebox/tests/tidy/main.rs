@@ -57,6 +57,12 @@ const SERVER_LAYERS: &[&[&str]] = &[
 /// Lower modules that a request reaches only through `control`.
 const NOT_IN_HTTP: &[&str] = &["admission", "remote_workers", "secrets", "store"];
 
+/// Folder of the fronts and of what they share.
+const HTTP: &str = "crates/server/src/http/";
+
+/// Folders below [`HTTP`] with the handlers of one site each.
+const FRONTS: &[&str] = &["api", "preview"];
+
 /// Module names that say nothing about their content.
 const DRAWERS: &[&str] = &["common", "core", "helpers", "misc", "models", "types", "util", "utils"];
 
@@ -313,15 +319,41 @@ fn modules_of_the_server_know_each_other_downwards_only() {
 }
 
 #[test]
-fn only_the_wire_knows_both_the_api_and_the_domain() {
+fn only_a_wire_knows_both_the_api_and_the_domain() {
     let mut violations = Vec::new();
     for source in sources(&[".rs"]) {
-        if !source.path.starts_with("crates/server/src/") || source.path.starts_with("crates/server/src/http/wire") {
+        let is_wire = FRONTS.iter().any(|front| source.path.starts_with(&format!("{HTTP}{front}/wire")));
+        if !source.path.starts_with("crates/server/src/") || is_wire {
             continue;
         }
-        let first = |word| source.statements().find(|(_, line)| finds(line, word)).map(|(number, _)| number);
+        // The front `http::api` is not the crate `api`.
+        let is_named = |line: &str, word| finds(&line.replace("http::api", "http"), word);
+        let first = |word| source.statements().find(|(_, line)| is_named(line, word)).map(|(number, _)| number);
         if let (Some(api), Some(domain)) = (first("api::"), first("domain::")) {
             violations.push(format!("{}:{api}: speaks of `api` here and of `domain` in line {domain}", source.path));
+        }
+    }
+    report(&violations);
+}
+
+/// A front is the folder of one group of callers: it can be added and removed without the others.
+#[test]
+fn no_front_is_known_to_another_and_the_api_to_nothing_but_the_door() {
+    let mut violations = Vec::new();
+    for source in sources(&[".rs"]).iter().filter(|source| source.path.starts_with(HTTP)) {
+        let inside = source.path.trim_start_matches(HTTP);
+        let own =
+            FRONTS.iter().find(|front| inside.starts_with(&format!("{front}/")) || inside == format!("{front}.rs"));
+        for (number, line) in source.statements() {
+            for front in FRONTS.iter().filter(|front| Some(*front) != own) {
+                // What comes before the fronts tells a preview from the rest by the host.
+                let may_know = own.is_none() && *front == "preview";
+                if !may_know
+                    && (finds(line, &format!("crate::http::{front}")) || finds(line, &format!("super::{front}")))
+                {
+                    violations.push(format!("{}:{number}: must not know the front {front}", source.path));
+                }
+            }
         }
     }
     report(&violations);

@@ -21,7 +21,7 @@ use tokio_rustls::rustls::server::Acceptor;
 use tokio_rustls::server::{StartHandshake, TlsStream};
 
 use crate::http::error::{ApiError, Refusal};
-use crate::http::ruled::{Rule, Ruled};
+use crate::http::stream::paced_read::{Rule, Ruled};
 
 /// Time that a client may take for the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::http::body::Keeping;
-use crate::http::meter::SMALL_BYTES;
+use crate::http::request_memory::SMALL_BYTES;
 
 /// Connections of a listener, ordered by how long each has been idle.
 #[derive(Debug, Clone, Default)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::budget::{Account, Reservation};
-use crate::http::ruled::{Rule, Ruled};
+use crate::http::stream::paced_read::{Rule, Ruled};
 
 /// Size of an uncounted read: less than hyper's first buffer, which grows when it is filled.
 const SMALL_BYTES: usize = 8 * 1024 - 1;

@@ -15,7 +15,7 @@ use crate::budget::Budget;
 use crate::control::Control;
 use crate::http::body;
 use crate::http::peer::TrustedProxies;
-use crate::http::preview::Sites;
+use crate::http::site::{Site, Sites};
 
 /// Time that a client may take to send the head of a request, and that a connection may wait
 /// for its next request.
@@ -41,14 +41,17 @@ impl Service {
     {
         let caller = self.proxies.caller(from.address, from.is_tls, request.headers());
         request.extensions_mut().insert(caller);
-        let (router, is_preview) = self.sites.select(&mut request);
+        let (router, site) = self.sites.select(&mut request);
         let is_chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
         // A client that sent `Expect` does not send the body after a refusal. Over HTTP/2 the rest
         // of a body can be refused by itself.
         let is_held_back = request.version() == Version::HTTP_2 || request.headers().contains_key(header::EXPECT);
         let (head, body) = request.into_parts();
         // The other end of a preview's body is a program, which may take and give at any pace.
-        let (body, mut left) = if is_preview { Patient::unhurried(body) } else { Patient::new(body) };
+        let (body, mut left) = match site {
+            Site::Preview => Patient::unhurried(body),
+            Site::Api => Patient::new(body),
+        };
         let request = Request::from_parts(head, Body::new(body));
         let mut response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
         if let (Ok(left), false) = (left.try_recv(), is_held_back || response.status().is_success()) {

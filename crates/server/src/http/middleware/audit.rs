@@ -15,6 +15,7 @@ use tracing::Instrument;
 use crate::audit::{self, AGENT_CHARS_MAX, PATH_CHARS_MAX};
 use crate::auth::Principal;
 use crate::control::{Error, NewAuditEntry};
+use crate::http::caller::Caller;
 use crate::http::error::{ApiError, Code, Refusal};
 use crate::http::middleware::auth::Refused;
 use crate::http::middleware::request::RequestId;
@@ -103,7 +104,7 @@ fn actor(answer: &Extensions) -> (String, Option<String>) {
     if let Some(Refused { key_id }) = answer.get() {
         return ("anonymous".to_owned(), key_id.as_ref().map(|key| key.as_str().to_owned()));
     }
-    let principal = answer.get().unwrap_or(&Principal::Anonymous);
+    let principal = answer.get::<Caller>().map_or(&Principal::Anonymous, |caller| &caller.principal);
     let actor = match principal {
         Principal::Anonymous => "anonymous".to_owned(),
         Principal::ApiKey(_) => "api_key".to_owned(),

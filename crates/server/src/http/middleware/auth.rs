@@ -1,6 +1,8 @@
 //! Keys: the one place where they are checked. What a route asks for stands in the route table.
 
-use axum::extract::{FromRequestParts, Request};
+use axum::RequestExt;
+use axum::extract::{FromRequestParts, RawPathParams, Request};
+use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -8,19 +10,17 @@ use domain::Timestamp;
 
 use crate::auth::token::Scope;
 use crate::auth::{Access, Demand, Denied, KeyId, Principal};
+use crate::http::caller::Caller;
 use crate::http::error::{ApiError, Refusal};
-use crate::http::meter::Meter;
 use crate::http::middleware::rate_limit::{Allowed, Limited};
 use crate::http::policy::{Gate, Policy};
 use crate::http::preview::admission;
+use crate::http::request_memory::Meter;
 use crate::http::state::Api;
-use crate::http::subprotocol;
-
-/// Prefix of every API path.
-const PREFIX: &str = "/api/v1/";
+use crate::http::stream::subprotocol;
 
 /// Refused authentication attempt, in the form for the audit history. It is put into the
-/// extensions of the answer, like the [`Principal`] of other requests.
+/// extensions of the answer, like the [`Caller`] of other requests.
 #[derive(Debug, Clone)]
 pub struct Refused {
     /// Id of the key that was tried, if one was.
@@ -46,7 +46,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Worker {
     }
 }
 
-/// Lets an authorized request through, with its [`Principal`] in its extensions. Answers 401 to
+/// Lets an authorized request through, with its [`Caller`] in its extensions. Answers 401 to
 /// others, and 429 to callers above the rate limit.
 pub async fn pass(api: &Api, policy: Policy, mut request: Request, next: Next) -> Response {
     let gate = policy.gate;
@@ -62,54 +62,91 @@ pub async fn pass(api: &Api, policy: Policy, mut request: Request, next: Next) -
         response.extensions_mut().insert(Refused { key_id: None });
         return response;
     }
-    let admitted = match gate {
-        Gate::Key(Demand::Key) if offered.is_err() && access.is_enabled() => offered.map(|()| Principal::Anonymous),
-        Gate::Key(demand) => access.decide(demand, request.headers()),
-        Gate::Worker(scope) => admit_worker(access, api.control.now(), scope, &request).map(|worker| {
-            let principal = Principal::Worker(worker.id.clone());
-            request.extensions_mut().insert(worker);
-            principal
-        }),
-        Gate::Preview => offered.and_then(|()| admission::admit(api, &mut request)),
+    let Admitted { principal, wrong_key } = match admit(api, gate, offered, &mut request).await {
+        Ok(admitted) => admitted,
+        Err(denied) => return refuse(&request, limited.as_ref(), denied),
     };
-    let mut refused = None;
-    let mut response = match admitted {
-        Ok(principal) => {
-            if gate == Gate::Key(Demand::Nothing)
-                && let Some(denied) = access.tried_in_vain(request.headers())
-            {
-                limited.as_ref().map(Limited::count_attempt);
-                refused = Some(note(&request, denied));
-            }
-            let is_counted = match gate {
-                Gate::Key(demand) => demand != Demand::Nothing,
-                Gate::Worker(_) => false,
-                Gate::Preview => true,
-            };
-            let counted = limited.as_ref().filter(|_| is_counted);
-            let counted = counted.map(|limited| (limited, limited.count(&principal, request.headers())));
-            request.extensions_mut().insert(principal.clone());
-            let meter = Meter::of(api, &principal, &request);
-            let mut response = match counted {
-                None => meter.pass(policy.is_vital, request, next).await,
-                // The answer is that of a program in a sandbox.
-                Some((_, Ok(_))) if gate == Gate::Preview => meter.pass(false, request, next).await,
-                Some((_, Ok(allowed))) => marked(Some(allowed), meter.pass(policy.is_vital, request, next).await),
-                Some((limited, Err(too_fast))) => limited.refuse(too_fast),
-            };
-            response.extensions_mut().insert(principal);
-            response
-        }
-        Err(denied) => {
-            let message = denied.message.to_owned();
-            refused = Some(note(&request, denied));
-            let allowed = limited.as_ref().map(Limited::count_attempt);
-            marked(allowed, ApiError::from(Refusal::Unauthorized(message)).into_response())
-        }
-    };
+    let caller = Caller::of(access, principal, &request);
+    let refused = wrong_key.map(|denied| {
+        limited.as_ref().map(Limited::count_attempt);
+        note(&request, denied)
+    });
+    request.extensions_mut().insert(caller.clone());
+    let mut response = pass_on(api, policy, limited.as_ref(), &caller, request, next).await;
+    response.extensions_mut().insert(caller);
     if let Some(refused) = refused {
         response.extensions_mut().insert(refused);
     }
+    response
+}
+
+/// Holder of an accepted credential.
+struct Admitted {
+    principal: Principal,
+    /// Refusal of a wrong key sent where none is required. It counts as an attempt all the same:
+    /// otherwise such routes could be used to guess keys.
+    wrong_key: Option<Denied>,
+}
+
+/// Returns the principal of a request, if its credential opens the route. `offered` is an error if the
+/// key among the WebSocket subprotocols cannot be read.
+async fn admit(api: &Api, gate: Gate, offered: Result<(), Denied>, request: &mut Request) -> Result<Admitted, Denied> {
+    let access = &api.settings.access;
+    let mut wrong_key = None;
+    let principal = match gate {
+        Gate::Key(demand) => {
+            let found = offered.and_then(|()| access.authenticate(request.headers()));
+            if demand == Demand::Nothing && access.is_enabled() {
+                wrong_key = found.clone().err();
+            }
+            access.authorize(found, demand)?
+        }
+        Gate::Worker(scope) => {
+            let params = request.extract_parts::<RawPathParams>().await.ok();
+            let named = params.iter().flatten().find(|(name, _)| *name == "worker").map(|(_, id)| id);
+            let worker = admit_worker(access, api.control.now(), scope, named.unwrap_or_default(), request.headers())?;
+            let principal = Principal::Worker(worker.id.clone());
+            request.extensions_mut().insert(worker);
+            principal
+        }
+        Gate::Preview => offered.and_then(|()| admission::admit(api, request))?,
+    };
+    Ok(Admitted { principal, wrong_key })
+}
+
+/// Passes a request on to its route, unless the caller is above the rate limit.
+async fn pass_on(
+    api: &Api,
+    policy: Policy,
+    limited: Option<&Limited<'_>>,
+    caller: &Caller,
+    request: Request,
+    next: Next,
+) -> Response {
+    let is_counted = match policy.gate {
+        Gate::Key(demand) => demand != Demand::Nothing,
+        Gate::Worker(_) => false,
+        Gate::Preview => true,
+    };
+    let mut allowed = None;
+    if let Some(limited) = limited.filter(|_| is_counted) {
+        match limited.count(caller) {
+            Ok(counted) => allowed = Some(counted),
+            Err(too_fast) => return limited.refuse(too_fast),
+        }
+    }
+    let response = Meter::of(api, caller).pass(policy.is_vital, request, next).await;
+    // The answer of a preview is that of a program in a sandbox.
+    if policy.gate == Gate::Preview { response } else { marked(allowed, response) }
+}
+
+/// Answers a request whose credential is missing or wrong.
+fn refuse(request: &Request, limited: Option<&Limited<'_>>, denied: Denied) -> Response {
+    let message = denied.message.to_owned();
+    let refused = note(request, denied);
+    let allowed = limited.map(Limited::count_attempt);
+    let mut response = marked(allowed, ApiError::from(Refusal::Unauthorized(message)).into_response());
+    response.extensions_mut().insert(refused);
     response
 }
 
@@ -130,12 +167,15 @@ fn marked(allowed: Option<Allowed>, mut response: Response) -> Response {
     response
 }
 
-/// Returns the worker that the path names, if the credential is its own and has this scope.
-fn admit_worker(access: &Access, now: Timestamp, scope: Scope, request: &Request) -> Result<Worker, Denied> {
-    let rest = request.uri().path().strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix("worker/"));
-    let id = rest.and_then(|rest| rest.split('/').next()).unwrap_or_default();
-    let id = percent_encoding::percent_decode_str(id).decode_utf8_lossy();
-    let claims = access.workers().verify(&id, request.headers(), now)?;
+/// Returns the worker `id`, which the path names, if the credential is its own and has this scope.
+fn admit_worker(
+    access: &Access,
+    now: Timestamp,
+    scope: Scope,
+    id: &str,
+    headers: &HeaderMap,
+) -> Result<Worker, Denied> {
+    let claims = access.workers().verify(id, headers, now)?;
     if claims.scopes.contains(&scope) {
         Ok(Worker { id: claims.id, scopes: claims.scopes })
     } else {
@@ -157,42 +197,39 @@ fn note(request: &Request, denied: Denied) -> Refused {
 
 #[cfg(test)]
 mod test {
+    use axum::http::HeaderName;
+
     use super::*;
     use crate::auth::token::{AUDIENCE, Claims, ScopeNames, sign};
     use crate::config::{Inputs, Secret, load};
 
-    /// Sends a request with this id and token to `path`. Returns the admitted worker or the
+    /// Checks the credential of a worker that the path calls `named`. Returns the admitted worker or the
     /// message of the refusal.
-    fn admitted(scope: Scope, path: &str, id: &str, token: &str) -> Result<String, &'static str> {
+    fn admitted(scope: Scope, named: &str, id: &str, token: &str) -> Result<String, &'static str> {
         let env = [("TIDEBOX_AUTH_WORKER_TOKEN", "shared"), ("TIDEBOX_AUTH_WORKER_SIGNING_KEY", "signing")];
         let env = env.map(|(name, value)| (name.into(), value.into())).to_vec();
         let folder = "/nonexistent".into();
         let inputs =
             Inputs { config_file: None, of_machine: None, home: None, current_dir: folder, env, is_root: true };
         let access = Access::new(&load(&inputs).unwrap().config.auth);
-        let request = Request::builder().uri(path).header("x-worker-id", id).header("x-worker-token", token);
-        let request = request.body(axum::body::Body::empty()).unwrap();
+        let headers = HeaderMap::from_iter([
+            (HeaderName::from_static("x-worker-id"), id.parse().unwrap()),
+            (HeaderName::from_static("x-worker-token"), token.parse().unwrap()),
+        ]);
         let now = Timestamp::from_second(1_800_000_000).unwrap();
-        admit_worker(&access, now, scope, &request).map(|worker| worker.id).map_err(|denied| denied.message)
+        admit_worker(&access, now, scope, named, &headers).map(|worker| worker.id).map_err(|denied| denied.message)
     }
 
     #[test]
-    fn the_worker_of_the_path_is_known_however_its_id_is_written() {
-        let beat = |path, id| admitted(Scope::Heartbeat, path, id, "shared");
-        assert_eq!(beat("/api/v1/worker/w1/heartbeat", "w1"), Ok("w1".to_owned()));
-        assert_eq!(beat("/api/v1/worker/w%31/heartbeat", "w1"), Ok("w1".to_owned()));
-        for (path, id) in [
-            ("/api/v1/worker/w2/heartbeat", "w1"),
-            ("/api/v1/worker/w%31/heartbeat", "w%31"),
-            ("/api/v1/worker/w%32/heartbeat", "w1"),
-            ("/api/v1/worker/w2%2f..%2fw1/heartbeat", "w1"),
-            ("/api/v1/worker/%6cocal/heartbeat", "local"),
-            ("/api/v1/worker//heartbeat", "w1"),
-            ("/api/v1/worker/w1%00/heartbeat", "w1"),
-        ] {
-            assert!(beat(path, id).is_err(), "{path}");
+    fn a_worker_opens_the_paths_of_its_own_id_alone() {
+        let beat = |named, id| admitted(Scope::Heartbeat, named, id, "shared");
+        assert_eq!(beat("w1", "w1"), Ok("w1".to_owned()));
+        for (named, id) in
+            [("w2", "w1"), ("w1", "w%31"), ("w2/../w1", "w1"), ("local", "local"), ("", "w1"), ("w1\0", "w1")]
+        {
+            assert!(beat(named, id).is_err(), "{named}");
         }
-        assert!(admitted(Scope::Heartbeat, "/api/v1/worker/w1/heartbeat", "w1", "wrong").is_err());
+        assert!(admitted(Scope::Heartbeat, "w1", "w1", "wrong").is_err());
     }
 
     #[test]
@@ -207,8 +244,7 @@ mod test {
             scopes: Some(ScopeNames::List(vec!["worker:heartbeat".to_owned()])),
         };
         let token = sign(&claims, &Secret::new("signing".to_owned()));
-        let path = "/api/v1/worker/w1/leases/sb-1/renew";
-        assert_eq!(admitted(Scope::Lease, path, "w1", &token), Err("the token does not have the scope `worker:lease`"));
-        assert!(admitted(Scope::Heartbeat, "/api/v1/worker/w1/heartbeat", "w1", &token).is_ok());
+        assert_eq!(admitted(Scope::Lease, "w1", "w1", &token), Err("the token does not have the scope `worker:lease`"));
+        assert!(admitted(Scope::Heartbeat, "w1", "w1", &token).is_ok());
     }
 }

@@ -7,14 +7,13 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use crate::auth::Principal;
 use crate::config::RateKey;
 use crate::events::EventType;
+use crate::http::caller::Caller;
 use crate::http::error::{ApiError, Refusal};
-use crate::http::owner;
 use crate::http::peer::{self, Peer};
 use crate::http::state::Api;
-use crate::rate_limit::{Caller, RateLimiter, TooFast};
+use crate::rate_limit::{Caller as Bucket, RateLimiter, TooFast};
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
@@ -63,31 +62,26 @@ impl<'a> Limited<'a> {
     ///
     /// # Errors
     /// [`TooFast`] if the caller is above its limit.
-    pub fn count(&self, principal: &Principal, headers: &HeaderMap) -> Result<Allowed, TooFast> {
-        let by_address = Caller::Address(self.address);
-        // Without authentication a key proves nothing. Counting by keys that happen to be right
-        // would reveal which are.
-        let key = principal.key_id().filter(|_| self.api.settings.access.is_enabled());
-        let by_key = key.map_or(by_address, Caller::Key);
-        // A request with a malformed owner is refused by its route.
-        let owner = owner::owner(headers).ok().flatten();
-        let caller = match self.limiter.key_by() {
-            RateKey::Owner => owner.as_ref().map_or(by_key, Caller::Owner),
+    pub fn count(&self, caller: &Caller) -> Result<Allowed, TooFast> {
+        let by_address = Bucket::Address(self.address);
+        let by_key = caller.counted_key.as_ref().map_or(by_address, Bucket::Key);
+        let bucket = match self.limiter.key_by() {
+            RateKey::Owner => caller.counted_owner().map_or(by_key, Bucket::Owner),
             RateKey::ApiKey => by_key,
             RateKey::Ip => by_address,
         };
-        self.limiter.take(caller, self.address).map(|remaining| self.allowed(remaining))
+        self.limiter.take(bucket, self.address).map(|remaining| self.allowed(remaining))
     }
 
     /// Returns the bucket for failed attempts. They have one of their own, so that those of a
     /// neighbour do not use up the limit of other callers at the address. Where callers are
     /// counted by address, attempts count like any other request. Attempts on routes of workers
     /// are apart: wrong API keys must not keep a worker from renewing its leases.
-    fn attempts(&self) -> Caller<'static> {
+    fn attempts(&self) -> Bucket<'static> {
         match self.limiter.key_by() {
-            _ if self.is_worker => Caller::WorkerAttempts(self.address),
-            RateKey::Ip => Caller::Address(self.address),
-            RateKey::Owner | RateKey::ApiKey => Caller::Attempts(self.address),
+            _ if self.is_worker => Bucket::WorkerAttempts(self.address),
+            RateKey::Ip => Bucket::Address(self.address),
+            RateKey::Owner | RateKey::ApiKey => Bucket::Attempts(self.address),
         }
     }
 

@@ -10,11 +10,12 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tracing::Instrument;
 
-use crate::http::cors::Cors;
 use crate::http::error::{ApiError, Refusal};
+use crate::http::middleware::cors::Cors;
 use crate::http::peer::Peer;
-use crate::http::policy::{PREVIEW, Policy};
+use crate::http::policy::Policy;
 use crate::http::preview::target::Asked;
+use crate::http::site::Site;
 use crate::http::state::Api;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -37,8 +38,9 @@ where
     request.extensions_mut().insert(RequestId(id.clone()));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let matched = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let is_preview = request.extensions().get::<Asked>().is_some();
-    let policy = if is_preview { PREVIEW } else { api.policies.of(matched, &method) };
+    let site = request.extensions().get::<Site>().copied().unwrap_or(Site::Api);
+    let is_preview = site == Site::Preview;
+    let policy = api.policies.of(site, matched, &method);
     request.extensions_mut().insert(policy);
     let peer = request.extensions().get::<Peer>().and_then(|peer| peer.address).map(tracing::field::display);
     let origin_allowed = api.settings.cors.answer(request.headers());

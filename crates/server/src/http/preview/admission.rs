@@ -6,7 +6,7 @@ use axum::http::HeaderMap;
 use super::headers::{cookies, token_in};
 use super::target::{Asked, Target, is_of_same_sandbox};
 use crate::auth::preview::{Form, permit};
-use crate::auth::{Denied, Principal};
+use crate::auth::{Demand, Denied, Principal};
 use crate::http::state::Api;
 
 /// Header in which a program sends a token.
@@ -43,7 +43,8 @@ pub fn admit(api: &Api, request: &mut Request) -> Result<Principal, Denied> {
 }
 
 fn by_key(api: &Api, headers: &HeaderMap) -> Result<Principal, Denied> {
-    api.settings.access.decide_preview(headers).map_err(|denied| Denied {
+    let access = &api.settings.access;
+    access.authorize(access.authenticate_preview(headers), Demand::Key).map_err(|denied| Denied {
         message: "this preview asks for a key, or its link has expired; open the link that `tidebox open` or \
                   POST /api/v1/sandboxes/{id}/preview gives, or send `X-API-Key` or `X-Preview-Token`",
         ..denied

@@ -181,7 +181,7 @@ mod test {
 
     use super::*;
     use crate::budget::{Budget, Caller};
-    use crate::http::port_stream::{PortStream, input};
+    use crate::http::stream::port_stream::{PortStream, input};
 
     /// Sends a request to a program that answers with `bytes`, one at a time, and then says nothing.
     async fn answered(bytes: &'static [u8], every: Duration) -> Result<StatusCode, ApiError> {

@@ -11,8 +11,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio_util::sync::PollSender;
 
 use crate::budget::{Account, Reservation, Spent};
-use crate::http::meter::held_with;
-use crate::http::port_stream::{Cut, Part, PortStream};
+use crate::http::request_memory::held_with;
+use crate::http::stream::port_stream::{Cut, Part, PortStream};
 
 /// Largest piece that is sent to a program at once, in bytes.
 const PIECE_BYTES_MAX: usize = 8 * 1024;
@@ -175,7 +175,7 @@ mod test {
 
     use super::*;
     use crate::budget::{Budget, Caller};
-    use crate::http::port_stream::input;
+    use crate::http::stream::port_stream::input;
 
     fn tunnel(pieces: Vec<&'static str>) -> (Tunnel, providers::ByteStream) {
         let account = Budget::new(1 << 22).account(Caller::Address(None), None);

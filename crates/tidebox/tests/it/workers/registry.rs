@@ -232,6 +232,22 @@ async fn a_worker_route_asks_for_the_workers_own_credential() {
 }
 
 #[tokio::test]
+async fn the_worker_of_the_path_is_known_however_its_id_is_written() {
+    let server = start().await;
+    let beat = async |path: &str, id: &str| {
+        let request = server.request(Method::POST, &format!("/worker/{path}/heartbeat")).json(&beat());
+        let request = request.header("X-Worker-ID", id).header("X-Worker-Token", "worker-token-of-the-tests");
+        Answer::read(request.send().await.unwrap()).await.status
+    };
+    assert!(beat("w1", "w1").await.is_success() && beat("w%31", "w1").await.is_success());
+    for (path, id) in
+        [("w2", "w1"), ("w%31", "w%31"), ("w%32", "w1"), ("w2%2f..%2fw1", "w1"), ("%6cocal", "local"), ("w1%00", "w1")]
+    {
+        assert_eq!(beat(path, id).await, 401, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn the_lifetime_of_a_lease_is_positive_and_bounded() {
     let server = start().await;
     for (ttl, words) in [("0s", "longer than zero"), ("-1s", "negative"), ("soon", "`ttl`"), ("61m", "at most 1h0m0s")]

@@ -22,8 +22,8 @@ use crate::http::accept::service::{HEADERS_MAX, Origin, Service};
 use crate::http::accept::write_timeout::WRITE_STALL_MAX;
 use crate::http::body;
 use crate::http::error::{ApiError, Refusal, malformed};
-use crate::http::meter::SMALL_BYTES;
 use crate::http::peer;
+use crate::http::request_memory::SMALL_BYTES;
 
 /// Bytes of a body that a client may send ahead of their reader.
 pub(super) const STREAM_WINDOW_BYTES: u32 = 256 * 1024;

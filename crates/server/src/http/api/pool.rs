@@ -1,0 +1,15 @@
+//! `/pool/status`.
+
+use axum::Json;
+use axum::extract::State;
+
+use crate::http::error::Result;
+use crate::http::state::Api;
+
+/// Get the usage of the shared boxes
+#[utoipa::path(get, path = "/api/v1/pool/status",
+    operation_id = "get_pool_status", tag = "system",
+    responses((status = 200, body = api::PoolStatus, description = "Whether pool mode is on, and if so how full its boxes are")))]
+pub async fn status(State(api): State<Api>) -> Result<Json<api::PoolStatus>> {
+    Ok(Json(super::wire::pool_status(api.control.pool_status().await?)))
+}

@@ -1,0 +1,150 @@
+//! `/snapshots`, `/sandboxes/{id}/snapshots` and `/sandboxes/{id}/fork`.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::{Extension, Json};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::files::LIST_BYTES;
+use super::wire;
+use crate::control::{ForkRequest, SnapshotCursor, SnapshotFilter};
+use crate::http::error::Result;
+use crate::http::middleware::audit::Subject;
+use crate::http::request::{Json as Body, Name, Params};
+use crate::http::request_memory::Meter;
+use crate::http::state::Api;
+use crate::http::stream::list_body::{self, PART, Part};
+
+/// Take a snapshot of a sandbox
+///
+/// The snapshot holds the sandbox's files as of one moment. The sandbox keeps running, or stays paused.
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/snapshots",
+    operation_id = "create_snapshot", tag = "snapshots", params(("id" = String, Path)),
+    request_body = api::SnapshotRequest,
+    responses(
+        (status = 201, body = api::SnapshotSummary, description = "The snapshot"),
+        (status = 400, body = api::ErrorBody, description = "Invalid name, or the provider does not support snapshots"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
+        (status = 409, body = api::ErrorBody, description = "The sandbox is being created or destroyed"),
+        (status = 429, body = api::ErrorBody, description = "Too many quotas"),
+        (status = 500, body = api::ErrorBody, description = "The provider failed"),
+        (status = 503, body = api::ErrorBody, description = "Too many snapshots are being taken, or the provider is not ready"),
+        (status = 507, body = api::ErrorBody, description = "Not enough disk space")))]
+pub async fn take(
+    State(api): State<Api>,
+    Name(id): Name,
+    Body(body): Body<api::SnapshotRequest>,
+) -> Result<(Extension<Subject>, (StatusCode, Json<api::SnapshotSummary>))> {
+    let snapshot = api.control.take_snapshot(&id, wire::snapshot_request(body)).await?;
+    Ok((Extension(Subject(snapshot.id.to_string())), wire::created(of(&api, &snapshot))))
+}
+
+/// Fork a sandbox
+///
+/// All that were asked for, or none. They have its files, size, owner, egress policy and labels; processes go on in
+/// them only where the provider has the capability `snapshot_memory`.
+#[utoipa::path(post, path = "/api/v1/sandboxes/{id}/fork",
+    operation_id = "fork_sandbox", tag = "snapshots", params(("id" = String, Path)),
+    request_body = api::ForkRequest,
+    responses(
+        (status = 201, body = Vec<api::Sandbox>, description = "Made"),
+        (status = 400, body = api::ErrorBody, description = "Invalid count, or the provider does not support snapshots"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
+        (status = 409, body = api::ErrorBody, description = "The sandbox is being created or destroyed"),
+        (status = 429, body = api::ErrorBody, description = "A cap or a maximum is reached"),
+        (status = 500, body = api::ErrorBody, description = "The provider failed"),
+        (status = 503, body = api::ErrorBody, description = "No provider is healthy"),
+        (status = 507, body = api::ErrorBody, description = "Not enough disk space for the copies")))]
+pub async fn fork(
+    State(api): State<Api>,
+    Name(id): Name,
+    meter: Meter,
+    Body(body): Body<api::ForkRequest>,
+) -> Result<(StatusCode, Json<Vec<api::Sandbox>>)> {
+    meter.hold(LIST_BYTES).await?;
+    let request = ForkRequest { asker: Some(meter.account().asker()), ..wire::fork_request(body)? };
+    let copies = api.control.fork(&id, request).await?;
+    Ok(wire::created(copies.iter().map(wire::sandbox).collect()))
+}
+
+/// Query of the list of snapshots.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListParams {
+    /// Only of this owner
+    owner_id: Option<String>,
+    /// Only of this sandbox
+    sandbox_id: Option<String>,
+}
+
+/// List the snapshots, newest first
+///
+/// Without a filter the list ends with snapshots that the server took itself: of `kind` `warm_pool` for the entries of
+/// the warm pool, and `image` for the images of providers.
+#[utoipa::path(get, path = "/api/v1/snapshots",
+    operation_id = "list_snapshots", tag = "snapshots", params(ListParams),
+    responses(
+        (status = 200, body = Vec<api::SnapshotSummary>,
+            description = "Snapshots of all providers; empty if no provider has the capability `snapshots`"),
+        (status = 400, body = api::ErrorBody, description = "Invalid filter")))]
+pub async fn list(State(api): State<Api>, meter: Meter, Params(params): Params<ListParams>) -> Result<Response> {
+    let filter = wire::snapshot_filter(params.owner_id.as_deref(), params.sandbox_id.as_deref())?;
+    list_body::array(&meter, move |after: Option<SnapshotCursor>| {
+        let (api, filter) = (api.clone(), filter.clone());
+        async move {
+            let rows = api.control.snapshots(&filter, after.as_ref(), PART).await?;
+            let place =
+                |last: &crate::control::Snapshot| SnapshotCursor { created_at: last.created_at, id: last.id.clone() };
+            let mut part = Part::of(&rows, place, |row| of(&api, row));
+            // No owner and no sandbox has those.
+            if part.next.is_none() && filter == SnapshotFilter::default() {
+                part.rows.extend(api.control.warm_snapshots().iter().map(|taken| wire::warm_snapshot(taken)));
+                part.rows.extend(images(&api));
+            }
+            Ok(part)
+        }
+    })
+    .await
+}
+
+fn of(api: &Api, row: &crate::control::Snapshot) -> api::SnapshotSummary {
+    let entry = api.control.registry().get(&row.provider);
+    wire::snapshot(row, entry.and_then(|entry| entry.provider.kernel()))
+}
+
+/// Returns the snapshots of images that providers have taken by themselves.
+fn images(api: &Api) -> Vec<api::SnapshotSummary> {
+    let of = |entry: &crate::provider_registry::Entry| {
+        let name = entry.provider.name().to_owned();
+        let taken = entry.provider.image_snapshots().unwrap_or_default().snapshots;
+        taken.into_iter().map(move |snapshot| wire::image_snapshot(&name, snapshot)).collect::<Vec<_>>()
+    };
+    api.control.registry().entries().iter().flat_map(of).collect()
+}
+
+/// Get a snapshot
+#[utoipa::path(get, path = "/api/v1/snapshots/{id}",
+    operation_id = "get_snapshot", tag = "snapshots", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = api::SnapshotSummary, description = "The snapshot"),
+        (status = 400, body = api::ErrorBody, description = "Pool mode is on: users share boxes"),
+        (status = 404, body = api::ErrorBody, description = "No such snapshot")))]
+pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::SnapshotSummary>> {
+    Ok(Json(of(&api, &api.control.snapshot(&id).await?)))
+}
+
+/// Remove a snapshot
+#[utoipa::path(delete, path = "/api/v1/snapshots/{id}",
+    operation_id = "delete_snapshot", tag = "snapshots", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = api::Status, description = "Removed; sandboxes started from it keep running"),
+        (status = 400, body = api::ErrorBody, description = "Pool mode is on: users share boxes"),
+        (status = 404, body = api::ErrorBody, description = "No such snapshot"),
+        (status = 500, body = api::ErrorBody, description = "The provider failed; the server retries the removal")))]
+pub async fn delete(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Status>> {
+    api.control.delete_snapshot(&id).await?;
+    Ok(wire::status("deleted"))
+}

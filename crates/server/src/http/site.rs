@@ -1,0 +1,44 @@
+//! Sites: the fronts that one listener serves. The host of a request decides which one it is for, and the
+//! path where `server.path_proxy` says so.
+
+use axum::Router;
+use axum::http::Request;
+
+use super::preview::target;
+
+/// Front that a request is for; an extension of every request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Site {
+    /// The API of the service.
+    Api,
+    /// A program in a sandbox, through the preview of a port.
+    Preview,
+}
+
+/// Routers of the sites.
+#[derive(Debug, Clone)]
+pub struct Sites {
+    pub(super) api: Router,
+    pub(super) previews: Router,
+    /// Domain of the previews, in lower case.
+    pub(super) domain: String,
+    /// True if a path of the API's own host may stand for a port.
+    pub(super) path_proxy: bool,
+}
+
+impl Sites {
+    /// Returns the site of a request with its router. The request gets the site as an extension, and one
+    /// to a preview its target.
+    pub(super) fn select<B>(&self, request: &mut Request<B>) -> (Router, Site) {
+        let by_path = || if self.path_proxy { target::in_path(request.uri().path()) } else { None };
+        let (router, site) = match target::of(request, &self.domain).or_else(by_path) {
+            Some(asked) => {
+                request.extensions_mut().insert(asked);
+                (&self.previews, Site::Preview)
+            }
+            None => (&self.api, Site::Api),
+        };
+        request.extensions_mut().insert(site);
+        (router.clone(), site)
+    }
+}
