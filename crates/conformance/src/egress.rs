@@ -1,7 +1,7 @@
 //! Connections out of a box.
 
 use futures_util::StreamExt;
-use providers::{EgressRefusal, EgressRequest, EgressRequests, Error, Spec};
+use providers::{EgressReason, EgressRequest, EgressRequests, Error, Spec};
 
 use super::case::{Case, case};
 use super::connection::{Connection, input};
@@ -167,11 +167,11 @@ async fn refused(subject: Subject) {
     let inside = subject.start().await;
     let mut requests = receive(&inside).await;
     for (number, (reason, status)) in [
-        (EgressRefusal::Denied, 403),
-        (EgressRefusal::Malformed, 400),
-        (EgressRefusal::Busy, 429),
-        (EgressRefusal::Unreachable, 502),
-        (EgressRefusal::Timeout, 504),
+        (EgressReason::Denied, 403),
+        (EgressReason::Malformed, 400),
+        (EgressReason::Busy, 429),
+        (EgressReason::Unreachable, 502),
+        (EgressReason::Timeout, 504),
     ]
     .into_iter()
     .enumerate()

@@ -49,6 +49,15 @@ pub enum Error {
     /// be asked. The inner error is the cause.
     #[error(transparent)]
     NotAsked(Box<Error>),
+    /// The service that makes the boxes did not answer, or not to the end. It may have done what was asked.
+    #[error("the service behind the provider did not answer the request to {action}")]
+    NoAnswer {
+        /// Action that was asked for, as an infinitive.
+        action: &'static str,
+        /// Cause, such as a connection that broke.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The provider or its backend failed.
     #[error("the provider failed to {action}")]
     Failed {

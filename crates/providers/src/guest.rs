@@ -12,11 +12,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use domain::Timestamp;
 use futures_util::stream::BoxStream;
-pub use guest_protocol::EGRESS_HOST_BYTES_MAX;
+use guest_protocol::PATH_BYTES_MAX;
 pub use guest_protocol::{
     AMENDED_BYTES_MAX, Amend, AmendFailure, Amended, Attributes, CHOSEN_BYTES_MAX, CHOSEN_PATHS_MAX, Pack,
 };
-use guest_protocol::{EgressReason, PATH_BYTES_MAX};
+pub use guest_protocol::{EGRESS_HOST_BYTES_MAX, EgressReason};
 pub use guest_protocol::{FileChange, FileChangeKind, WatchRow};
 pub use guest_protocol::{
     FileScope, PATTERN_BYTES_MAX, REPLACE_FILES_MAX, Replace, ReplacedFile, SCOPE_GLOB_BYTES_MAX, SCOPE_GLOBS_MAX,
@@ -213,48 +213,7 @@ pub trait EgressAnswer: Send {
     async fn accept(self: Box<Self>, input: ByteStream) -> Result<ByteStream>;
 
     /// Refuses the connection. The process gets the status of the reason and `message`.
-    async fn refuse(self: Box<Self>, reason: EgressRefusal, message: &str) -> Result<()>;
-}
-
-/// Reason why a connection out of a box is not made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EgressRefusal {
-    /// The policy does not allow it: HTTP 403.
-    Denied,
-    /// The text of the host is no host: HTTP 400.
-    Malformed,
-    /// A limit on connections is reached: HTTP 429.
-    Busy,
-    /// The name does not resolve, or the host refuses: HTTP 502.
-    Unreachable,
-    /// The host does not answer in time: HTTP 504.
-    Timeout,
-}
-
-impl From<EgressRefusal> for EgressReason {
-    fn from(refusal: EgressRefusal) -> EgressReason {
-        match refusal {
-            EgressRefusal::Denied => EgressReason::Denied,
-            EgressRefusal::Malformed => EgressReason::Malformed,
-            EgressRefusal::Busy => EgressReason::Busy,
-            EgressRefusal::Unreachable => EgressReason::Unreachable,
-            EgressRefusal::Timeout => EgressReason::Timeout,
-        }
-    }
-}
-
-impl EgressRefusal {
-    /// Returns the status of HTTP that the process gets.
-    #[must_use]
-    pub fn status(self) -> u16 {
-        EgressReason::from(self).status()
-    }
-
-    /// Returns the name of the reason, which the process gets in the header `tidebox-egress`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        EgressReason::from(self).name()
-    }
+    async fn refuse(self: Box<Self>, reason: EgressReason, message: &str) -> Result<()>;
 }
 
 /// Stream of changes of files. It ends when the path that is watched is gone, or the box. Dropping it

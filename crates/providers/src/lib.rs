@@ -48,7 +48,7 @@ pub use domain::{Chain, SandboxId, SnapshotId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{
     AMENDED_BYTES_MAX, Amend, AmendFailure, Amended, Attributes, ByteStream, CHOSEN_BYTES_MAX, CHOSEN_PATHS_MAX,
-    Command, Control, EGRESS_HOST_BYTES_MAX, EgressAnswer, EgressRefusal, EgressRequest, EgressRequests, FileChange,
+    Command, Control, EGRESS_HOST_BYTES_MAX, EgressAnswer, EgressReason, EgressRequest, EgressRequests, FileChange,
     FileChangeKind, FileChanges, FileContent, FileInfo, FileScope, Guest, Interactive, ListeningPort, OutputEvent,
     OutputStream, PATTERN_BYTES_MAX, Pack, PortChange, PortChanges, PortConnection, PortConnections, REPLACE_FILES_MAX,
     Replace, ReplaceResult, ReplacedFile, SCOPE_GLOB_BYTES_MAX, SCOPE_GLOBS_MAX, SEARCH_CONTEXT_MAX,

@@ -6,6 +6,7 @@ mod announced;
 mod audit;
 mod auto_pause;
 mod collected;
+mod conflict;
 mod destroy;
 mod directories;
 mod egress;
@@ -60,6 +61,8 @@ pub(crate) use auto_pause::Idle;
 pub use collected::Collected;
 #[cfg(test)]
 pub use collected::collected_of;
+#[cfg(test)]
+pub use conflict::Conflict;
 pub use egress::EgressState;
 pub use error::{Error, Resource, Result};
 pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Handle, InteractiveExec, InteractiveInput, Running};

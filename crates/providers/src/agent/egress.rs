@@ -5,8 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use guest_protocol::{
-    EGRESS_CONNECTIONS_MAX, EGRESS_HOST_BYTES_MAX, EGRESS_ROW_BYTES_MAX, EgressAccept, EgressReason, EgressRefuse,
-    EgressRow,
+    EGRESS_CONNECTIONS_MAX, EGRESS_HOST_BYTES_MAX, EGRESS_ROW_BYTES_MAX, EgressAccept, EgressRefuse, EgressRow,
 };
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -15,7 +14,7 @@ use super::lines::Lines;
 use super::link;
 use super::numbers::{Number, Numbers};
 use super::request::SHORT_WAIT;
-use crate::{ByteStream, EgressAnswer, EgressRefusal, EgressRequest, EgressRequests, Error, Result};
+use crate::{ByteStream, EgressAnswer, EgressReason, EgressRequest, EgressRequests, Error, Result};
 
 const RECEIVE: &str = "receive the connections that a box asks for";
 const ACCEPT: &str = "make a connection out of a box";
@@ -89,8 +88,8 @@ impl EgressAnswer for Answer {
         link::open(ACCEPT, &connection, "/egress/accept", &accept, permit, input).await
     }
 
-    async fn refuse(self: Box<Self>, reason: EgressRefusal, message: &str) -> Result<()> {
+    async fn refuse(self: Box<Self>, reason: EgressReason, message: &str) -> Result<()> {
         let Answer { number, permit: _permit, connection } = *self;
-        refuse(&connection, number.answered(), reason.into(), message).await
+        refuse(&connection, number.answered(), reason, message).await
     }
 }

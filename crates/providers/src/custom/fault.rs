@@ -14,7 +14,7 @@ pub(super) const START: &str = "start a box";
 ///
 /// The error code decides. The message is passed on only if the API means it for a caller who can
 /// change something; any other message becomes a source, for the log. A request that was
-/// certainly not carried out is `Unavailable`; one that may have been is `Failed`.
+/// certainly not carried out is `Unavailable`; one that may have been is `NoAnswer`.
 pub(super) fn fault(action: &'static str, generation: Option<u64>, error: Remote) -> Error {
     let Remote::Api { code, message, .. } = &error else { return without_answer(action, error) };
     let words = words(message);
@@ -51,11 +51,10 @@ fn without_answer(action: &'static str, error: Remote) -> Error {
         Remote::Connect { reason, .. } => {
             Error::Unavailable(format!("the service behind it cannot be reached: {}", self::words(&reason)))
         }
-        error @ (Remote::Timeout { .. }
-        | Remote::Api { .. }
-        | Remote::Protocol { .. }
-        | Remote::Cut { .. }
-        | Remote::Io(_)) => Error::failed(action, error),
+        error @ Remote::Api { .. } => Error::failed(action, error),
+        error @ (Remote::Timeout { .. } | Remote::Protocol { .. } | Remote::Cut { .. } | Remote::Io(_)) => {
+            Error::NoAnswer { action, source: error.into() }
+        }
     }
 }
 

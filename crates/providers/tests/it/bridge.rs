@@ -129,6 +129,7 @@ impl Agent {
                     | Error::Full(_)
                     | Error::NoImage(_)
                     | Error::Unavailable(_)
+                    | Error::NoAnswer { .. }
                     | Error::Failed { .. } => FailureKind::Internal,
                 };
                 if matches!(error, Error::Gone) {

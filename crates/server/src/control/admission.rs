@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use domain::{Denial, Room, format_duration};
 
+use super::conflict::Conflict;
 use super::error::{Error, Result};
 use super::service::Control;
 use super::spawn::SpawnRequest;
@@ -92,7 +93,7 @@ impl Control {
                  capacity; GET /api/v1/workers shows them"
                     .to_owned(),
             ),
-            Refused::KeyTaken => Error::Conflict("`Idempotency-Key` is in use; try again".to_owned()),
+            Refused::KeyTaken => Conflict::KeyInUse.into(),
             Refused::Store(error) => error.into(),
             Refused::Closed => Error::Unavailable("the server is shutting down".to_owned()),
         }

@@ -7,6 +7,7 @@ use domain::{SandboxId, State, StopReason};
 use futures_util::{FutureExt, StreamExt, stream};
 use providers::Chain;
 
+use super::conflict::Conflict;
 use super::error::{Error, Resource, Result};
 use super::guests::runtime_error;
 use super::runtime::LOCAL_WORKER;
@@ -49,7 +50,7 @@ impl Control {
         };
         match applied? {
             Applied::Missing => Err(missing()),
-            Applied::Refused(refusal) => Err(Error::Conflict(refusal.to_string())),
+            Applied::Refused(refusal) => Err(Conflict::Transition(refusal).into()),
             Applied::Done { sandbox, .. } if sandbox.state == State::Destroyed => Ok(()),
             Applied::Done { sandbox, .. } => self.remove(&sandbox).await,
         }

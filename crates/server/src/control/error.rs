@@ -6,6 +6,7 @@ use std::sync::Arc;
 use domain::{AboveCeiling, AboveMaximum, format_duration};
 use providers::Chain;
 
+use super::conflict::Conflict;
 use crate::secrets::SecretsError;
 use crate::store;
 
@@ -69,7 +70,7 @@ pub enum Error {
     NoFile(String),
     /// The object exists already, or its state forbids the operation.
     #[error("{0}")]
-    Conflict(String),
+    Conflict(Conflict),
     /// The body of the request is too large.
     #[error("{0}")]
     TooLarge(String),
@@ -133,10 +134,12 @@ pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
         P::Exhausted(text) => Error::LimitReached(text),
         P::Unavailable(text) => Error::Unavailable(format!("the provider `{provider}` is not available: {text}")),
         P::NoImage(text) => Error::Unavailable(format!("the image is not available: {text}")),
-        P::Conflict(text) => Error::Conflict(text),
+        P::Conflict(text) => Conflict::Refused(text).into(),
         P::NotAsked(error) => provider_error(provider, *error),
-        P::Gone => Error::Conflict("the sandbox ended".to_owned()),
-        P::Failed { action, .. } => Error::Provider { provider: provider.to_owned(), action, source: Arc::new(error) },
+        P::Gone => Conflict::Ended.into(),
+        P::Failed { action, .. } | P::NoAnswer { action, .. } => {
+            Error::Provider { provider: provider.to_owned(), action, source: Arc::new(error) }
+        }
     }
 }
 

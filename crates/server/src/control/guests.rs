@@ -28,12 +28,7 @@ fn runtime_name(sandbox: &Sandbox) -> String {
 /// Converts a provider's or worker's failure to start or remove a box into the caller's error.
 pub(super) fn runtime_error(sandbox: &Sandbox, error: providers::Error) -> Error {
     let error = if let providers::Error::NotAsked(error) = error { *error } else { error };
-    let is_silent = if let providers::Error::Failed { source, .. } = &error {
-        source.downcast_ref::<client::Error>().is_some_and(|error| !matches!(error, client::Error::Api { .. }))
-    } else {
-        false
-    };
-    if is_silent && sandbox.worker != LOCAL_WORKER {
+    if matches!(error, providers::Error::NoAnswer { .. }) && sandbox.worker != LOCAL_WORKER {
         return no_answer(sandbox, &error);
     }
     provider_error(&runtime_name(sandbox), error)
@@ -54,7 +49,9 @@ impl Control {
         match runtime.guest(&sandbox.id).await {
             Ok(guest) => Ok(guest),
             // Nothing was done yet, so the caller can retry.
-            Err(error @ providers::Error::Failed { .. }) if sandbox.worker != LOCAL_WORKER => {
+            Err(error @ (providers::Error::Failed { .. } | providers::Error::NoAnswer { .. }))
+                if sandbox.worker != LOCAL_WORKER =>
+            {
                 Err(no_answer(sandbox, &error))
             }
             Err(error) => Err(self.guest_error(sandbox, error)),

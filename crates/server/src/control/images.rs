@@ -10,6 +10,7 @@ use providers::{Provider, Spec};
 use serde_json::json;
 use tokio::sync::mpsc;
 
+use super::conflict::Conflict;
 use super::error::{Error, Resource, Result};
 use super::service::Control;
 use crate::events::EventType;
@@ -210,7 +211,7 @@ pub(super) fn fault(name: &str, error: images::Error) -> Error {
     match error {
         E::Invalid(text) | E::TooLarge(text) => Error::Invalid(text),
         E::NotFound(_) => Error::NotFound(Resource::Image, name.to_owned()),
-        E::Conflict(text) => Error::Conflict(text),
+        E::Conflict(text) => Conflict::Refused(text).into(),
         E::Full(text) => Error::Full(text),
         E::Unavailable(text) => Error::Unavailable(text),
         E::Failed { action, .. } => Error::Images { action, source: Arc::new(error) },

@@ -10,6 +10,7 @@ use providers::custom::Custom;
 use providers::{Found, Provider};
 use serde_json::json;
 
+use super::conflict::Conflict;
 use super::error::{Error, Result, provider_error};
 use super::runtime::LOCAL_WORKER;
 use super::service::Control;
@@ -142,7 +143,7 @@ impl Control {
                 Ok(())
             }
             Err(providers::Error::Conflict(error)) if fenced.is_some() => {
-                Err((id, Error::Conflict(format!("another control plane holds it, so it stays: {error}"))))
+                Err((id, Conflict::HeldElsewhere { cause: error }.into()))
             }
             Err(error) => Err((id, provider_error(name, error))),
         }

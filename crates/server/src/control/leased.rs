@@ -7,7 +7,8 @@ use providers::Chain;
 use providers::custom::ID_LABEL;
 use serde_json::json;
 
-use super::error::{Error, Result};
+use super::conflict::Conflict;
+use super::error::Result;
 use super::service::Control;
 use super::workers::{RUNS, earlier};
 use crate::clock;
@@ -36,9 +37,7 @@ impl Control {
         if self.store.see_generation(id, generation).await? {
             return Ok(());
         }
-        Err(Error::Conflict(format!(
-            "the lease generation {generation} of sandbox `{id}` is over; a higher one was seen"
-        )))
+        Err(Conflict::LeaseOver { sandbox: id.clone(), generation }.into())
     }
 
     /// Records that a control plane leases a new sandbox. From here on it runs only as long as

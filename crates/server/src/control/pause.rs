@@ -8,6 +8,7 @@ use domain::{SandboxId, State};
 use providers::{Chain, Pauses, Provider, Reclaimed};
 use serde_json::json;
 
+use super::conflict::Conflict;
 use super::error::{Error, Resource, Result, provider_error};
 use super::guests::runtime_error;
 use super::policy::ORPHAN_GRACE;
@@ -101,7 +102,7 @@ impl Control {
         }
         let _turn = if why == Why::Idle {
             // All others that are idle would wait as well.
-            let busy = || Error::Conflict(format!("sandbox `{id}` is being paused, resumed or kept in a snapshot"));
+            let busy = || Error::Conflict(Conflict::Changing { sandbox: id.to_owned() });
             self.turns.try_take(&sandbox.id).ok_or_else(busy)?
         } else {
             self.turns.take(&sandbox.id).await
@@ -145,10 +146,7 @@ impl Control {
         // It does not go on meanwhile.
         let _turn = self.turns.take(&sandbox.id).await;
         if self.pausable(sandbox.id.as_str()).await?.state != State::Paused {
-            return Err(Error::Conflict(format!(
-                "sandbox `{}` is not paused any more: a request had it go on; pause it again",
-                sandbox.id
-            )));
+            return Err(Conflict::NotPaused { sandbox: sandbox.id.clone() }.into());
         }
         let pauses = pauses_of(runtime.as_ref())?;
         // A repeat needs no room, and ends what an earlier attempt has left of its process.
@@ -187,10 +185,7 @@ impl Control {
             match state {
                 Ok(Some(State::Paused)) => {}
                 Ok(Some(_)) => {
-                    return Error::Conflict(format!(
-                        "sandbox `{id}` is not paused any more: a request has it go on, or end; pause it again to hand \
-                         back its memory"
-                    ));
+                    return Conflict::NotPausedForReclaim { sandbox: id.clone() }.into();
                 }
                 Ok(None) => return Error::NotFound(Resource::Sandbox, id.to_string()),
                 Err(error) => return error,
@@ -261,7 +256,7 @@ impl Control {
     pub(super) async fn pausable(&self, id: &str) -> Result<Sandbox> {
         let sandbox = self.visible(id).await?;
         if sandbox.state == State::Destroying {
-            return Err(Error::Conflict(format!("sandbox `{id}` is being destroyed")));
+            return Err(Conflict::BeingDestroyed { sandbox: id.to_owned() }.into());
         }
         self.living(id).await
     }
@@ -274,18 +269,14 @@ impl Control {
         if why == Why::Forced || uses.is_empty() {
             return Ok(());
         }
-        Err(Error::Conflict(format!(
-            "sandbox `{}` is in use ({}); end that first, or pause it with `force: true`, which has it wait",
-            sandbox.id,
-            uses.join(", ")
-        )))
+        Err(Conflict::InUse { sandbox: sandbox.id.clone(), uses }.into())
     }
 
     async fn changed(&self, id: &SandboxId, change: Change) -> Result<Sandbox> {
         match self.apply(id, change).await? {
             Applied::Done { sandbox, .. } => Ok(*sandbox),
             Applied::Missing => Err(Error::NotFound(Resource::Sandbox, id.to_string())),
-            Applied::Refused(refusal) => Err(Error::Conflict(refusal.to_string())),
+            Applied::Refused(refusal) => Err(Conflict::Transition(refusal).into()),
         }
     }
 
@@ -469,7 +460,7 @@ mod test {
             };
             tokio::time::timeout(SOON, changed).await.expect("it does not wait");
             let ended = tokio::time::timeout(SOON, pause).await.expect("it ends").unwrap();
-            assert!(matches!(&ended, Err(Error::Conflict(text)) if text.contains("not paused any more")), "{ended:?}");
+            assert!(matches!(&ended, Err(Error::Conflict(Conflict::NotPausedForReclaim { .. }))), "{ended:?}");
             assert_eq!(provider.reclaims.load(Ordering::SeqCst), 0);
         }
     }

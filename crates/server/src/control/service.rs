@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
 use super::announced::Announced;
+use super::conflict::Conflict;
 use super::error::{Error, Resource, Result};
 use super::in_use::{InUse, Turns};
 use super::late_deadlines::LateDeadlines;
@@ -298,13 +299,8 @@ impl Control {
         let sandbox = self.visible(id).await?;
         match sandbox.state {
             State::Running | State::Paused => Ok(sandbox),
-            State::Creating => Err(Error::Conflict(format!(
-                "sandbox `{id}` is still being created; wait for it with GET /api/v1/sandboxes/{id}/wait"
-            ))),
-            State::Failed => Err(Error::Conflict(format!(
-                "sandbox `{id}` has failed: {}",
-                sandbox.error.as_deref().unwrap_or("no reason is known")
-            ))),
+            State::Creating => Err(Conflict::BeingCreated { sandbox: id.to_owned() }.into()),
+            State::Failed => Err(Conflict::Failed { sandbox: id.to_owned(), reason: sandbox.error }.into()),
             State::Destroying | State::Destroyed => Err(Error::NotFound(Resource::Sandbox, id.to_owned())),
         }
     }

@@ -9,6 +9,7 @@ use domain::SnapshotId;
 use providers::{Chain, Provider, Snapshots};
 use serde_json::json;
 
+use super::conflict::Conflict;
 use super::error::{Error, Resource, Result, provider_error};
 use super::guests::runtime_error;
 use super::inventory::within;
@@ -86,7 +87,7 @@ impl Control {
         // It is neither paused nor resumed meanwhile.
         let _turn = self.turns.take(&sandbox.id).await;
         if !is_wanted() {
-            return Err(Error::Conflict("the caller has gone away".to_owned()));
+            return Err(Conflict::CallerGone.into());
         }
         let sandbox = self.pausable(id).await?;
         self.check_held(snapshots_of(runtime.as_ref())?, &sandbox).await?;

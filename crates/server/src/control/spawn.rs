@@ -15,6 +15,7 @@ use providers::{Chain, Phase, Provider, Spec, Started};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
+use super::conflict::Conflict;
 use super::error::{Error, Resource, Result, above, too_large};
 use super::guests::{no_answer, runtime_error};
 use super::in_progress::InProgress;
@@ -159,15 +160,9 @@ impl Control {
             return Ok(None);
         };
         if made_for != key.request {
-            return Err(Error::Conflict(
-                "`Idempotency-Key` was used for another request; use a new key for each sandbox".to_owned(),
-            ));
+            return Err(Conflict::KeyReused.into());
         }
-        let gone = || {
-            Error::Conflict(format!(
-                "the sandbox `{id}` that was made with this `Idempotency-Key` has ended; use a new key"
-            ))
-        };
+        let gone = || Error::Conflict(Conflict::KeyEnded { sandbox: id.clone() });
         match self.wait(id.as_str(), WaitFor::Made, WAIT_MAX).await {
             Ok(sandbox) if sandbox.expires_at > self.now() => Ok(Some(Spawned { sandbox, phases: Vec::new() })),
             Ok(_) => Err(gone()),
@@ -474,9 +469,7 @@ impl Control {
                     tracing::warn!(%id, error = %Chain(&error), "cannot remove an orphan yet");
                 }
                 let ended = self.ended_meanwhile(&id).await?;
-                Err(ended.unwrap_or_else(|| {
-                    Error::Conflict(format!("sandbox `{id}` was destroyed while it was being created"))
-                }))
+                Err(ended.unwrap_or_else(|| Conflict::DestroyedWhileCreated { sandbox: id.clone() }.into()))
             }
             // The reconciler finds the row or the box once the store is back.
             Err(error) => Err(error),
@@ -488,7 +481,7 @@ impl Control {
     async fn ended_meanwhile(&self, id: &SandboxId) -> Result<Option<Error>> {
         let failed = self.store.sandbox(id).await?.filter(|row| row.state == State::Failed);
         let reason = failed.and_then(|row| row.error);
-        Ok(reason.map(|reason| Error::Conflict(format!("the sandbox was ended while it was being created: {reason}"))))
+        Ok(reason.map(|reason| Conflict::EndedWhileCreated { reason }.into()))
     }
 
     /// Serves the connections of a box that was started, and runs the commands that prepare it.

@@ -3,6 +3,7 @@
 use domain::{InvalidName, SpawnOptions};
 use serde_json::json;
 
+use super::conflict::Conflict;
 use super::error::{Error, Resource, Result};
 use super::service::Control;
 use crate::events::EventType;
@@ -32,7 +33,7 @@ impl Control {
                 Ok(template)
             }
             Inserted::Taken => {
-                Err(Error::Conflict(format!("template `{}` already exists; replace it with PUT", template.name)))
+                Err(Conflict::Exists { resource: Resource::Template, name: template.name.to_string() }.into())
             }
             Inserted::Full => Err(Error::LimitReached(format!(
                 "there are {max} templates, as many as `limits.max_templates` allows; delete one that is not needed"

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use domain::{SandboxId, State};
 
+use super::conflict::Conflict;
 use super::error::{Error, Resource, Result};
 use super::service::{Control, has_expired};
 use crate::store::Sandbox;
@@ -77,15 +78,13 @@ impl Control {
                 match state.reached(sandbox.state) {
                     Some(true) => return Ok(Arc::unwrap_or_clone(sandbox)),
                     Some(false) => {
-                        return Err(Error::Conflict(format!(
-                            "sandbox `{id}` is {} and will never be {}",
-                            sandbox.state,
-                            match state {
-                                WaitFor::Running | WaitFor::Made => "running",
-                                WaitFor::Destroyed => "destroyed",
-                                WaitFor::Failed => "failed",
-                            }
-                        )));
+                        let awaited = match state {
+                            WaitFor::Running | WaitFor::Made => "running",
+                            WaitFor::Destroyed => "destroyed",
+                            WaitFor::Failed => "failed",
+                        };
+                        let state = sandbox.state;
+                        return Err(Conflict::NeverReached { sandbox: id.to_owned(), state, awaited }.into());
                     }
                     None => {
                         // Frees the row for the duration of the wait: a row may be large, and a

@@ -5,6 +5,7 @@ use std::time::Duration;
 use domain::{Lease, LeaseRefused, State, Timestamp, WorkerId, is_stale};
 use serde_json::json;
 
+use super::conflict::Conflict;
 use super::error::{Error, Resource, Result};
 use super::service::Control;
 use crate::clock;
@@ -113,14 +114,12 @@ impl Control {
         let missing = || Error::NotFound(Resource::Worker, id.to_owned());
         let parsed = WorkerId::parse(id).map_err(|_| missing())?;
         if parsed.is_local() {
-            return Err(Error::Conflict("`local` is this server itself and cannot be deleted".to_owned()));
+            return Err(Conflict::LocalWorker.into());
         }
         match self.store.forget_worker(&parsed).await? {
             Forgotten::Done => Ok(()),
             Forgotten::Missing => Err(missing()),
-            Forgotten::Busy(active) => Err(Error::Conflict(format!(
-                "worker `{id}` holds {active} active sandboxes; destroy them first, or wait until its leases have ended"
-            ))),
+            Forgotten::Busy(active) => Err(Conflict::WorkerBusy { worker: id.to_owned(), active }.into()),
         }
     }
 
@@ -137,7 +136,7 @@ impl Control {
         Err(match refused {
             LeaseRefused::Missing => Error::NotFound(Resource::Lease, resource.to_owned()),
             LeaseRefused::Held | LeaseRefused::Expired => {
-                Error::Conflict(format!("`{resource}` cannot be renewed: {refused}"))
+                Conflict::Lease { sandbox: resource.to_owned(), refused }.into()
             }
         })
     }

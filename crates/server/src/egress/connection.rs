@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use domain::{Dialled, Host, decide_address, decide_host};
 use futures_util::StreamExt;
-use providers::{EgressAnswer, EgressRefusal, EgressRequest, EgressRequests};
+use providers::{EgressAnswer, EgressReason, EgressRequest, EgressRequests};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinSet;
@@ -50,7 +50,7 @@ impl Account {
         let made = async {
             let permit = self.admit()?;
             let host = Host::parse(&text)
-                .map_err(|error| Refused::failed(EgressRefusal::Malformed, format!("the host {error}"), None))?;
+                .map_err(|error| Refused::failed(EgressReason::Malformed, format!("the host {error}"), None))?;
             let secrets = self.interception(&host, port).await?;
             let dialled = secrets.as_ref().map_or(port, |secrets| secrets.port);
             let (stream, address) = self.dial(&host, dialled).await?;
@@ -100,8 +100,8 @@ impl Account {
         let deadline = Instant::now() + self.limits().connect;
         let addresses = self.shared.resolver.addresses(host, self.limits().connect).await;
         let addresses = addresses.map_err(|unresolved| match unresolved {
-            Unresolved::Unknown => Refused::failed(EgressRefusal::Unreachable, "the name does not resolve", None),
-            Unresolved::Timeout => Refused::failed(EgressRefusal::Timeout, "the name was not resolved in time", None),
+            Unresolved::Unknown => Refused::failed(EgressReason::Unreachable, "the name does not resolve", None),
+            Unresolved::Timeout => Refused::failed(EgressReason::Timeout, "the name was not resolved in time", None),
         })?;
         let (mut denied, mut failed) = (None, None);
         for address in addresses {
@@ -114,17 +114,16 @@ impl Account {
             match timeout(left, TcpStream::connect((address, port))).await {
                 Ok(Ok(stream)) => return Ok((stream, address)),
                 Ok(Err(error)) => {
-                    failed =
-                        Some(Refused::failed(EgressRefusal::Unreachable, unreachable_words(&error), Some(address)));
+                    failed = Some(Refused::failed(EgressReason::Unreachable, unreachable_words(&error), Some(address)));
                 }
                 Err(_) => {
                     let words = "the host did not answer in time";
-                    failed = Some(Refused::failed(EgressRefusal::Timeout, words, Some(address)));
+                    failed = Some(Refused::failed(EgressReason::Timeout, words, Some(address)));
                     break;
                 }
             }
         }
-        let nothing = || Refused::failed(EgressRefusal::Unreachable, "the name has no address", None);
+        let nothing = || Refused::failed(EgressReason::Unreachable, "the name has no address", None);
         Err(failed.or(denied).unwrap_or_else(nothing))
     }
 

@@ -19,7 +19,7 @@ use hyper::server::conn::http1 as server;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use providers::EgressRefusal;
+use providers::EgressReason;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Mutex;
@@ -75,7 +75,7 @@ impl Account {
         let bound = self.shared.secrets.are_bound(&in_force.secrets, in_force.owner.as_ref(), host, port).await;
         let failed = |error: crate::secrets::SecretsError| {
             tracing::error!(id = %self.id, error = %providers::Chain(&error), "cannot look up secrets");
-            Refused::failed(EgressRefusal::Unreachable, "the secrets for the host cannot be read", None)
+            Refused::failed(EgressReason::Unreachable, "the secrets for the host cannot be read", None)
         };
         if !bound.map_err(failed)? {
             return Ok(None);
@@ -207,7 +207,7 @@ struct Exchange {
 #[derive(Debug)]
 enum Refusal {
     /// It gets an answer with this reason, in these words.
-    Answered(EgressRefusal, String),
+    Answered(EgressReason, String),
     /// The host closed the connection between two requests. The process sees the same, and tries again
     /// as it would without this server.
     Closed,
@@ -219,7 +219,7 @@ enum Refusal {
 struct Closed;
 
 impl Refusal {
-    fn new(reason: EgressRefusal, words: impl Into<String>) -> Refusal {
+    fn new(reason: EgressReason, words: impl Into<String>) -> Refusal {
         Refusal::Answered(reason, words.into())
     }
 
@@ -267,7 +267,7 @@ impl Exchange {
         let bound = secrets.headers(&in_force.secrets, in_force.owner.as_ref(), &self.host, self.port).await;
         let bound = bound.map_err(|error| {
             tracing::error!(id = %self.account.id, error = %providers::Chain(&error), "cannot send a secret");
-            Refusal::new(EgressRefusal::Unreachable, "the operator's secret for it cannot be read")
+            Refusal::new(EgressReason::Unreachable, "the operator's secret for it cannot be read")
         })?;
         let switch = upgrade(request.headers());
         let from_process = switch.as_ref().map(|_| hyper::upgrade::on(&mut request));
@@ -298,7 +298,7 @@ impl Exchange {
         let failed = |error: hyper::Error| {
             tracing::debug!(id = %self.account.id, host = %self.host, %error, "a host did not answer in HTTP");
             self.is_over.cancel();
-            Refusal::new(EgressRefusal::Unreachable, format!("the host did not answer: {error}"))
+            Refusal::new(EgressReason::Unreachable, format!("the host did not answer: {error}"))
         };
         sender.ready().await.map_err(|_| Refusal::Closed)?;
         let sent = sender.send_request(request);
@@ -306,16 +306,13 @@ impl Exchange {
         let mut answer = sent.await.map_err(failed)?;
         if is_framed_twice(answer.headers()) {
             self.is_over.cancel();
-            return Err(Refusal::new(
-                EgressRefusal::Unreachable,
-                "the host tells the length of its answer in two ways",
-            ));
+            return Err(Refusal::new(EgressReason::Unreachable, "the host tells the length of its answer in two ways"));
         }
         let mut protocol = None;
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Some(process) = from_process else {
                 self.is_over.cancel();
-                return Err(Refusal::new(EgressRefusal::Unreachable, "the host switches the protocol unasked"));
+                return Err(Refusal::new(EgressReason::Unreachable, "the host switches the protocol unasked"));
             };
             protocol = answer.headers().get(UPGRADE).cloned();
             let host = hyper::upgrade::on(&mut answer);
@@ -335,7 +332,7 @@ impl Exchange {
         let other = || {
             let words =
                 format!("the request names another host than {}; make a connection of its own for it", self.host);
-            Refusal::new(EgressRefusal::Denied, words)
+            Refusal::new(EgressReason::Denied, words)
         };
         let named = authorities(request.uri(), request.headers()).ok_or_else(other)?;
         if named.is_empty() || !named.iter().all(|named| Host::parse(named.host()).as_ref() == Ok(&self.host)) {
@@ -343,7 +340,7 @@ impl Exchange {
         }
         if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
             let words = "neither CONNECT nor TRACE is sent to a host that a secret is for";
-            return Err(Refusal::new(EgressRefusal::Denied, words));
+            return Err(Refusal::new(EgressReason::Denied, words));
         }
         let path = request.uri().path_and_query().cloned();
         Ok(path.map_or_else(|| Uri::from_static("/"), Uri::from))
@@ -358,7 +355,7 @@ impl Exchange {
             upstream.sender = Some(self.connect(stream).await.map_err(|error| {
                 tracing::debug!(id = %self.account.id, host = %self.host, %error, "TLS with a host has failed");
                 self.is_over.cancel();
-                Refusal::new(EgressRefusal::Unreachable, format!("TLS with the host has failed: {error}"))
+                Refusal::new(EgressReason::Unreachable, format!("TLS with the host has failed: {error}"))
             })?);
         }
         upstream.sender.as_mut().ok_or(Refusal::Closed)

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use domain::{EgressEntry, EgressLists, EgressMode, EgressPolicy, OwnerId, SandboxEgress, SandboxId, Target};
 use futures_util::{StreamExt, stream};
-use providers::{ByteStream, EgressAnswer, EgressRefusal, EgressRequest, EgressRequests};
+use providers::{ByteStream, EgressAnswer, EgressReason, EgressRequest, EgressRequests};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -63,7 +63,7 @@ fn config() -> EgressConfig {
 /// Answer to a request, as the process sees it.
 enum Outcome {
     Accepted { from_host: ByteStream, to_host: mpsc::Sender<Bytes> },
-    Refused(EgressRefusal, String),
+    Refused(EgressReason, String),
 }
 
 struct TestAnswer(oneshot::Sender<Outcome>);
@@ -88,7 +88,7 @@ impl EgressAnswer for TestAnswer {
         Ok(from_process.boxed())
     }
 
-    async fn refuse(self: Box<Self>, reason: EgressRefusal, message: &str) -> providers::Result<()> {
+    async fn refuse(self: Box<Self>, reason: EgressReason, message: &str) -> providers::Result<()> {
         let _ = self.0.send(Outcome::Refused(reason, message.to_owned()));
         Ok(())
     }
@@ -146,7 +146,7 @@ impl TestBox {
         (from_host, to_host, listener.accept().await.unwrap().0)
     }
 
-    async fn refused(&self, host: &str, port: u16) -> (EgressRefusal, String) {
+    async fn refused(&self, host: &str, port: u16) -> (EgressReason, String) {
         match self.ask(host, port).await {
             Outcome::Refused(reason, words) => (reason, words),
             Outcome::Accepted { .. } => panic!("{host}:{port} is reached"),
@@ -220,14 +220,14 @@ async fn what_a_policy_lacks_is_refused_with_the_reason_and_never_dialled() {
         ("inner.example", "the address is link-local; only the operator can allow it"),
     ] {
         let (reason, said) = test.refused(name, port(&host)).await;
-        assert_eq!(reason, EgressRefusal::Denied, "{said}");
+        assert_eq!(reason, EgressReason::Denied, "{said}");
         assert!(said.contains(&words.replace("PORT", &port(&host).to_string())), "{said}");
     }
     for (name, refusal) in [
-        ("a b", EgressRefusal::Malformed),
-        ("2130706433", EgressRefusal::Malformed),
-        ("[::1%25lo]", EgressRefusal::Malformed),
-        ("a\u{1b}[31m", EgressRefusal::Malformed),
+        ("a b", EgressReason::Malformed),
+        ("2130706433", EgressReason::Malformed),
+        ("[::1%25lo]", EgressReason::Malformed),
+        ("a\u{1b}[31m", EgressReason::Malformed),
     ] {
         let (reason, said) = test.refused(name, port(&host)).await;
         assert_eq!(reason, refusal, "{said}");
@@ -266,7 +266,7 @@ async fn every_policy_has_to_let_a_connection_through() {
         (by_owner.clone(), Some("alice"), own(&open)),
     ] {
         let test = TestBox::owned(config, owner, policies).await;
-        assert_eq!(test.refused("b.example", port(&host)).await.0, EgressRefusal::Denied);
+        assert_eq!(test.refused("b.example", port(&host)).await.0, EgressReason::Denied);
         drop(test.open("a.example", &host).await);
     }
     let another = TestBox::owned(by_owner, Some("bob"), own(&open)).await;
@@ -283,7 +283,7 @@ async fn a_new_policy_holds_at_once_and_for_open_connections() {
     let mut rest = Vec::new();
     let _ = timeout(SOON, a.read_to_end(&mut rest)).await.expect("the end of the connection");
     drop(from_a);
-    assert_eq!(test.refused("a.example", port(&host)).await.0, EgressRefusal::Denied);
+    assert_eq!(test.refused("a.example", port(&host)).await.0, EgressReason::Denied);
     to_b.send("still".into()).await.unwrap();
     let mut still = [0; 5];
     timeout(SOON, b.read_exact(&mut still)).await.unwrap().unwrap();
@@ -345,7 +345,7 @@ async fn a_box_has_only_so_many_connections_and_bytes() {
         open.push(test.open("a.example", &host).await);
     }
     let (reason, words) = test.refused("a.example", port(&host)).await;
-    assert!(reason == EgressRefusal::Busy && words.contains("3 connections open"), "{words}");
+    assert!(reason == EgressReason::Busy && words.contains("3 connections open"), "{words}");
     let (mut from_host, _to_host, mut stream) = open.pop().unwrap();
     drop(open);
     for _ in 0..2 {
@@ -356,7 +356,7 @@ async fn a_box_has_only_so_many_connections_and_bytes() {
     assert!(all(from_host).await.is_err(), "it is reset");
     test.until(|counts| counts.open == 0).await;
     let (reason, words) = test.refused("a.example", port(&host)).await;
-    assert!(reason == EgressRefusal::Denied && words.contains("all the bytes"), "{words}");
+    assert!(reason == EgressReason::Denied && words.contains("all the bytes"), "{words}");
 }
 
 #[tokio::test]
@@ -376,12 +376,12 @@ async fn a_host_that_refuses_and_a_name_without_address_are_failures() {
     let test = TestBox::new(config(), policy(EgressMode::Open, &[], &[])).await;
     let free = port(&listener().await);
     let (reason, words) = test.refused("a.example", free).await;
-    assert!(reason == EgressRefusal::Unreachable && words.contains("the host refuses"), "{words}");
+    assert!(reason == EgressReason::Unreachable && words.contains("the host refuses"), "{words}");
     let mut nowhere = config();
     nowhere.hosts.insert("c.example".to_owned(), Vec::new());
     let test = TestBox::new(nowhere, policy(EgressMode::Open, &[], &[])).await;
     let (reason, words) = test.refused("c.example", free).await;
-    assert!(reason == EgressRefusal::Unreachable && words.contains("no address"), "{words}");
+    assert!(reason == EgressReason::Unreachable && words.contains("no address"), "{words}");
 }
 
 #[tokio::test]
@@ -442,7 +442,7 @@ async fn a_later_receiver_takes_over_and_connections_go_on() {
     // The agent ends the earlier one.
     drop(std::mem::replace(&mut test.requests, later));
     drop(test.open("a.example", &host).await);
-    assert_eq!(test.refused("b.example", port(&host)).await.0, EgressRefusal::Denied);
+    assert_eq!(test.refused("b.example", port(&host)).await.0, EgressReason::Denied);
     assert!(test.egress.is_served(&test.id));
     stream.write_all(b"still").await.unwrap();
     assert_eq!(from_host.next().await.unwrap().unwrap(), "still");

@@ -157,7 +157,7 @@ mod test {
     use domain::{PrepareCommand, SpawnOptions, State};
 
     use super::*;
-    use crate::control::{Error, Pause, SpawnRequest};
+    use crate::control::{Conflict, Error, Pause, SpawnRequest};
     use crate::test::harness::{TestApp, TestProvider};
 
     const SHARE: KernelShare = KernelShare::OpenFiles;
@@ -222,7 +222,10 @@ mod test {
         };
         let (spawned, ()) = tokio::join!(spawn, end);
         let refused = spawned.unwrap_err();
-        assert!(matches!(&refused, Error::Conflict(text) if text.contains("it had 90000 open files")), "{refused:?}");
+        assert!(
+            matches!(&refused, Error::Conflict(Conflict::EndedWhileCreated { reason }) if reason.contains("it had 90000 open files")),
+            "{refused:?}"
+        );
     }
 
     #[tokio::test]

@@ -100,7 +100,7 @@ async fn a_request_that_is_dropped_or_refused_is_answered_once() {
     let (first, second) = (listed.next().await.unwrap().unwrap(), listed.next().await.unwrap().unwrap());
     drop(second);
     assert_eq!(answers.recv().await.unwrap().id, 2);
-    first.answer.refuse(providers::EgressRefusal::Busy, "too many").await.unwrap();
+    first.answer.refuse(providers::EgressReason::Busy, "too many").await.unwrap();
     let refuse = answers.recv().await.unwrap();
     assert_eq!((refuse.id, refuse.message.as_str()), (1, "too many"));
     drop(listed);
