@@ -21,9 +21,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{self, Clock};
 use crate::events::{EventType, Events};
-use crate::store::{self, Admitted, NewSandbox, Sandbox, Store};
+use store::clock::{self, Clock};
+use store::{Admitted, NewSandbox, Sandbox, Store};
 
 pub use queue_policy::QueuePolicy;
 pub use queue_stats::QueueStats;

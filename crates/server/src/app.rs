@@ -13,7 +13,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admission, Opened};
-use crate::clock::Clock;
 use crate::control::{self, Control, ControlParts, Policy};
 use crate::egress::{Egress, EgressConfig};
 use crate::events::Events;
@@ -27,7 +26,8 @@ use crate::provider_registry::Registry;
 use crate::rate_limit::RateLimiter;
 use crate::reconcile;
 use crate::secrets::{SealingKey, Secrets};
-use crate::store::Store;
+use store::Store;
+use store::clock::Clock;
 
 /// Parts that the service is composed of.
 pub struct Parts {

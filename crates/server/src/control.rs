@@ -33,6 +33,7 @@ mod processes;
 mod promises;
 mod query;
 mod quotas;
+mod resource;
 mod room;
 mod runtime;
 mod sandbox_stats;
@@ -64,7 +65,7 @@ pub use collected::collected_of;
 #[cfg(test)]
 pub use conflict::Conflict;
 pub use egress::EgressState;
-pub use error::{Error, Resource, Result};
+pub use error::{Error, Result};
 pub use exec::{ExecCommand, ExecOutcome, ExecRequest, Handle, InteractiveExec, InteractiveInput, Running};
 pub use fork::ForkRequest;
 pub use images::Pull;
@@ -76,6 +77,7 @@ pub use pool::{PoolStatus, SharedBoxes};
 pub use processes::{AttachedProcess, ProcessRef, StartProcess};
 pub use query::ProviderDetail;
 pub use quotas::Usage;
+pub use resource::Resource;
 pub use runtime::LOCAL_WORKER;
 pub use sandbox_stats::{SandboxStats, StatTotals, totals};
 pub use service::{Control, ControlParts};
@@ -87,8 +89,8 @@ pub use warm_pool::WarmFigures;
 pub use warm_snapshots::WarmSnapshot;
 pub use workers::{LEASE_TTL_MAX, Seen, hostname};
 
-pub use crate::store::workers::{Heartbeat, LeaseCounts};
-pub use crate::store::{
+pub use store::workers::{Heartbeat, LeaseCounts};
+pub use store::{
     AuditEntry, AuditFilter, Counts, Cursor, IdempotencyKey, ListFilter, NewAuditEntry, OwnerQuota, QuotaSummary,
     Sandbox, Snapshot, SnapshotCursor, SnapshotFilter, StoredSecret, Template,
 };

@@ -15,9 +15,9 @@ use domain::{SandboxId, Timestamp, WorkerId};
 use futures_util::{FutureExt, StreamExt};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock;
 use crate::config::{Secret, WorkerSelf};
 use crate::control::{Control, Held, hostname};
+use store::clock;
 
 /// Interval at which leases that are lost for too long are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -6,7 +6,6 @@ mod app;
 mod audit;
 mod auth;
 mod budget;
-mod clock;
 pub mod config;
 mod control;
 mod egress;
@@ -25,7 +24,6 @@ mod run;
 mod secrets;
 mod shutdown;
 mod stats;
-mod store;
 #[cfg(test)]
 mod test;
 pub mod worker_token;

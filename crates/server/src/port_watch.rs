@@ -14,8 +14,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::clock::Clock;
 use crate::events::{EventType, Events};
+use store::clock::Clock;
 
 /// Most boxes that are asked at once.
 const ASKED_MAX: usize = 16;

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use providers::{Health, Provider, docker, native, proot};
 use tokio::sync::Notify;
 
-use crate::clock::Clock;
 use crate::remote_workers::RemoteWorkers;
+use store::clock::Clock;
 
 /// Longest time of a check; one that takes longer counts as failed.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);

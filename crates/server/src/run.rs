@@ -12,7 +12,6 @@ use std::time::Instant;
 
 use crate::VERSION;
 use crate::app::{App, Parts};
-use crate::clock::{Clock, SteadyClock};
 use crate::config::Config;
 use crate::heartbeat::WorkerAgent;
 use crate::http::is_of_sandbox;
@@ -21,7 +20,8 @@ use crate::process::{Memory, Process};
 use crate::remote_workers::RemoteWorkers;
 use crate::secrets::SealingKey;
 use crate::shutdown::{SecondSignal, Shutdown, StopSignal};
-use crate::store::{Sqlite, Store};
+use store::clock::{Clock, SteadyClock};
+use store::{Sqlite, Store};
 
 pub use failure::Failure;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use domain::parse_duration;
 
 use crate::auth::token::{self, AUDIENCE, Claims, Fault, LIFETIME_MAX, Scope, ScopeNames};
-use crate::clock::{Clock, SteadyClock, from_ms};
 use crate::config::Auth;
+use store::clock::{Clock, SteadyClock, from_ms};
 
 /// A newly signed token.
 #[derive(Clone)]

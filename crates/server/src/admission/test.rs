@@ -5,10 +5,10 @@ use futures_util::future::join_all;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::clock::SteadyClock;
-use crate::store::workers::{Heartbeat, PlacementFilter};
-use crate::store::{Change, IdempotencyKey, PoolBounds, PoolPlace, Sqlite};
 use crate::test::harness::open;
+use store::clock::SteadyClock;
+use store::workers::{Heartbeat, PlacementFilter};
+use store::{Change, IdempotencyKey, PoolBounds, PoolPlace, Sqlite};
 
 struct TestAdmission {
     dir: tempfile::TempDir,

@@ -136,7 +136,7 @@ mod test {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::clock::from_ms;
+    use store::clock::from_ms;
 
     fn address(n: u32) -> Option<IpAddr> {
         Some(Ipv4Addr::from_bits(n).into())

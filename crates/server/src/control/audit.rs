@@ -10,7 +10,7 @@ use providers::Chain;
 use super::error::{Error, Result};
 use super::service::Control;
 use crate::audit::{KEY_REFUSED, Seen, Source, Untold};
-use crate::store::{AuditEntry, AuditFilter, NewAuditEntry};
+use store::{AuditEntry, AuditFilter, NewAuditEntry};
 
 /// Number of new rows after which the history is pruned. It exceeds its bound by at most this
 /// number.
@@ -84,7 +84,7 @@ impl Control {
     pub(crate) async fn prune_audit(&self) -> Result<u64> {
         let keep = &self.policy.audit;
         let kept_ms = i64::try_from(keep.retention.as_millis()).unwrap_or(i64::MAX);
-        let before: Timestamp = crate::clock::from_ms(self.now().as_millisecond().saturating_sub(kept_ms));
+        let before: Timestamp = store::clock::from_ms(self.now().as_millisecond().saturating_sub(kept_ms));
         Ok(self.store.prune_audit(before, keep.entries_max).await?)
     }
 }

@@ -12,7 +12,7 @@ use providers::Chain;
 
 use super::error::{Error, Result};
 use super::service::Control;
-use crate::store::Sandbox;
+use store::Sandbox;
 
 /// Share of one processor above which processes count as working.
 const WORKING_SHARE: f64 = 0.01;

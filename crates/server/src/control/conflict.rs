@@ -4,7 +4,7 @@ use std::fmt;
 
 use domain::{InvalidTransition, LeaseRefused, SandboxId, State};
 
-use super::error::Resource;
+use super::resource::Resource;
 
 /// Reason why an operation conflicts with the state of what it is about. Its text is for the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,11 +120,5 @@ impl fmt::Display for Conflict {
             Conflict::HeldElsewhere { cause } => write!(f, "another control plane holds it, so it stays: {cause}"),
             Conflict::Refused(text) => f.write_str(text),
         }
-    }
-}
-
-impl From<Conflict> for super::Error {
-    fn from(conflict: Conflict) -> Self {
-        Self::Conflict(conflict)
     }
 }

@@ -8,12 +8,13 @@ use futures_util::{FutureExt, StreamExt, stream};
 use providers::Chain;
 
 use super::conflict::Conflict;
-use super::error::{Error, Resource, Result};
+use super::error::{Error, Result};
 use super::guests::runtime_error;
+use super::resource::Resource;
 use super::runtime::LOCAL_WORKER;
 use super::service::{Control, Removal};
 use crate::operation_metrics::Operation;
-use crate::store::{Applied, Change, Sandbox};
+use store::{Applied, Change, Sandbox};
 
 /// Longest wait for a removed box to make room for its row on a full disk.
 pub(super) const FREEING_MAX: Duration = Duration::from_secs(10);

@@ -7,14 +7,15 @@ use futures_util::{StreamExt, stream};
 use providers::{Chain, Provider};
 use serde_json::json;
 
-use super::error::{Error, Resource, Result};
+use super::error::{Error, Result};
 use super::guests::runtime_error;
+use super::resource::Resource;
 use super::runtime::LOCAL_WORKER;
 use super::secrets::failed;
 use super::service::Control;
 use crate::egress::{Counts, EgressDecision};
 use crate::events::EventType;
-use crate::store::Sandbox;
+use store::Sandbox;
 
 /// Most boxes that are asked at once.
 const ASKED_MAX: usize = 16;

@@ -1,49 +1,16 @@
 //! Errors of operations, worded for the caller.
 
-use std::fmt;
 use std::sync::Arc;
 
 use domain::{AboveCeiling, AboveMaximum, format_duration};
 use providers::Chain;
 
 use super::conflict::Conflict;
+use super::resource::Resource;
 use crate::secrets::SecretsError;
-use crate::store;
 
 /// Result of an operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// Kinds of objects that a request names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resource {
-    Sandbox,
-    Template,
-    Provider,
-    Worker,
-    Lease,
-    Quota,
-    Image,
-    EgressList,
-    Secret,
-    Snapshot,
-}
-
-impl fmt::Display for Resource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Resource::Sandbox => "sandbox",
-            Resource::Template => "template",
-            Resource::Provider => "provider",
-            Resource::Worker => "worker",
-            Resource::Lease => "lease on",
-            Resource::Quota => "quota of the owner",
-            Resource::Image => "image",
-            Resource::EgressList => "egress list",
-            Resource::Secret => "secret",
-            Resource::Snapshot => "snapshot",
-        })
-    }
-}
 
 /// Errors of an operation. Texts are for the caller.
 #[derive(Debug, thiserror::Error)]
@@ -110,6 +77,12 @@ pub enum Error {
     Secrets(#[source] SecretsError),
     #[error("the store is not available; the server's log has the cause")]
     Store(#[source] store::Error),
+}
+
+impl From<Conflict> for Error {
+    fn from(conflict: Conflict) -> Self {
+        Self::Conflict(conflict)
+    }
 }
 
 impl From<store::Error> for Error {

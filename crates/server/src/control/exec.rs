@@ -17,7 +17,7 @@ use super::service::Control;
 use crate::budget::Reservation;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
-use crate::store::Sandbox;
+use store::Sandbox;
 
 /// Command line of an exec request.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::error::{Error, Resource, Result, above};
+use super::error::{Error, Result, above};
 use super::policy::ORPHAN_GRACE;
+use super::resource::Resource;
 use super::service::Control;
-use crate::clock;
 use crate::operation_metrics::Operation;
-use crate::store::{Applied, Change, Sandbox};
+use store::clock;
+use store::{Applied, Change, Sandbox};
 
 impl Control {
     /// Sets the expiry of a sandbox to `ttl` from now, which may be earlier than before.

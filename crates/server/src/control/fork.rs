@@ -11,13 +11,14 @@ use parking_lot::Mutex;
 use providers::Chain;
 use tokio::sync::oneshot;
 
-use super::error::{Error, Resource, Result};
+use super::error::{Error, Result};
+use super::resource::Resource;
 use super::service::Control;
 use super::snapshot_spawns::of_snapshot;
 use super::snapshots::{NewSnapshotRequest, shutting_down};
 use super::spawn::SpawnRequest;
 use crate::operation_metrics::Operation;
-use crate::store::Sandbox;
+use store::Sandbox;
 
 /// Maximum number of copies that are made, or removed, at once.
 const AT_ONCE: usize = 16;

@@ -7,12 +7,13 @@ use domain::Timestamp;
 use providers::{ByteStream, Chain, FileContent, FileInfo, Guest};
 use serde_json::json;
 
-use super::error::{Error, Resource, Result, provider_error};
+use super::error::{Error, Result, provider_error};
+use super::resource::Resource;
 use super::runtime::LOCAL_WORKER;
 use super::service::Control;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
-use crate::store::Sandbox;
+use store::Sandbox;
 
 /// Maximum number of console lines per request.
 const CONSOLE_LINES_MAX: usize = 10_000;
@@ -195,6 +196,6 @@ impl Control {
     /// Returns the time before which rows of ended sandboxes are deleted.
     pub(crate) fn retention_ends_before(&self) -> Timestamp {
         let kept_ms = i64::try_from(self.policy.retention.as_millis()).unwrap_or(i64::MAX);
-        crate::clock::from_ms(self.now().as_millisecond().saturating_sub(kept_ms))
+        store::clock::from_ms(self.now().as_millisecond().saturating_sub(kept_ms))
     }
 }

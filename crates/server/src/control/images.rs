@@ -11,10 +11,11 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::conflict::Conflict;
-use super::error::{Error, Resource, Result};
+use super::error::{Error, Result};
+use super::resource::Resource;
 use super::service::Control;
 use crate::events::EventType;
-use crate::store::Sandbox;
+use store::Sandbox;
 
 /// Image name of the host's own root file system, which is in no store.
 const HOST: &str = "host";

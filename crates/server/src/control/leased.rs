@@ -11,8 +11,8 @@ use super::conflict::Conflict;
 use super::error::Result;
 use super::service::Control;
 use super::workers::{RUNS, earlier};
-use crate::clock;
-use crate::store::workers::Heartbeat;
+use store::clock;
+use store::workers::Heartbeat;
 
 /// Maximum number of sandboxes per query.
 const BATCH: u32 = 256;

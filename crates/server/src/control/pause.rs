@@ -9,14 +9,15 @@ use providers::{Chain, Pauses, Provider, Reclaimed};
 use serde_json::json;
 
 use super::conflict::Conflict;
-use super::error::{Error, Resource, Result, provider_error};
+use super::error::{Error, Result, provider_error};
 use super::guests::runtime_error;
 use super::policy::ORPHAN_GRACE;
+use super::resource::Resource;
 use super::runtime::LOCAL_WORKER;
 use super::service::Control;
-use crate::clock;
 use crate::events::EventType;
-use crate::store::{Applied, Change, Sandbox};
+use store::clock;
+use store::{Applied, Change, Sandbox};
 
 /// A request to pause a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -6,7 +6,7 @@ use domain::{Caps, Limits, Resources, SizeRules, SpawnOptions};
 
 use crate::admission::QueuePolicy;
 use crate::config::Leases;
-use crate::store::{PoolBounds, SnapshotBounds};
+use store::{PoolBounds, SnapshotBounds};
 
 /// Time after the last expiry it was given at which an agent ends its box by itself.
 pub const ORPHAN_GRACE: Duration = Duration::from_secs(3600);

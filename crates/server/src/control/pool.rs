@@ -15,7 +15,7 @@ use self::shared::follow;
 use super::error::Result;
 use super::inventory::{REMOVAL_WAIT, within};
 use super::service::Control;
-use crate::store::{PoolBounds, PoolCounts, PoolPlace, Sandbox};
+use store::{PoolBounds, PoolCounts, PoolPlace, Sandbox};
 
 pub use shared::SharedBoxes;
 

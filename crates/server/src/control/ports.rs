@@ -8,8 +8,8 @@ use providers::{ByteStream, Guest, ListeningPort};
 
 use super::error::{Result, above};
 use super::service::Control;
-use crate::clock;
 use crate::operation_metrics::Operation;
+use store::clock;
 
 /// Time for which a permit for a preview is valid where a request leaves it out.
 const PREVIEW_TTL: Duration = Duration::from_secs(3600);

@@ -15,7 +15,7 @@ use super::exec::{ExecRequest, Handle};
 use super::service::Control;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
-use crate::store::Sandbox;
+use store::Sandbox;
 
 /// A command to start in the background.
 #[derive(Debug, Clone)]

@@ -4,11 +4,12 @@ use domain::OwnerId;
 use futures_util::future::join_all;
 use serde_json::json;
 
-use super::error::{Error, Resource, Result};
+use super::error::{Error, Result};
+use super::resource::Resource;
 use super::service::Control;
 use crate::events::EventType;
 use crate::provider_registry::{Checked, Entry};
-use crate::store::{ListFilter, Page, Sandbox};
+use store::{ListFilter, Page, Sandbox};
 
 /// A provider with its health and its load.
 #[derive(Debug)]

@@ -5,10 +5,11 @@ use std::time::Duration;
 use domain::{Caps, Ceilings, Limits, OwnerId, Quota, Site};
 use serde_json::json;
 
-use super::error::{Error, Resource, Result};
+use super::error::{Error, Result};
+use super::resource::Resource;
 use super::service::Control;
 use crate::events::EventType;
-use crate::store::{OwnerQuota, QuotaSummary};
+use store::{OwnerQuota, QuotaSummary};
 
 /// Usage and limits of an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]

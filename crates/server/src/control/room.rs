@@ -7,7 +7,7 @@ use super::error::{Error, Result};
 use super::promises::Promise;
 use super::runtime::Offer;
 use super::service::Control;
-use crate::store::Sandbox;
+use store::Sandbox;
 
 /// Free bytes that hold what a box has in its files without a look at them.
 const AMPLE_BYTES: u64 = 32 << 30;

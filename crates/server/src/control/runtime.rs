@@ -9,8 +9,8 @@ use providers::{Provider, Spec};
 use super::error::{Error, Result, provider_error};
 use super::service::Control;
 use crate::provider_registry::AUTO_ORDER;
-use crate::store::workers::PlacementFilter;
-use crate::store::{NewSandbox, Sandbox};
+use store::workers::PlacementFilter;
+use store::{NewSandbox, Sandbox};
 
 /// The worker that holds every sandbox of a single server.
 pub const LOCAL_WORKER: &str = "local";

@@ -11,8 +11,8 @@ use super::error::Result;
 use super::looks::{Load, Look};
 use super::runtime::LOCAL_WORKER;
 use super::service::Control;
-use crate::clock;
-use crate::store::{ListFilter, Sandbox};
+use store::clock;
+use store::{ListFilter, Sandbox};
 
 /// Rows that are read from the store at once.
 const ROWS: u32 = 100;

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use domain::{EgressPolicy, OwnerId, SecretBinding, SecretName, SecretUse};
 use serde_json::json;
 
-use super::error::{Error, Resource, Result};
+use super::error::{Error, Result};
+use super::resource::Resource;
 use super::service::Control;
 use crate::events::EventType;
 use crate::secrets::{SECRETS_MAX, SecretsError};
-use crate::store::StoredSecret;
+use store::StoredSecret;
 
 /// Longest value, in bytes: most servers take a header of this length.
 const VALUE_BYTES_MAX: usize = 8192;

@@ -15,26 +15,27 @@ use tokio_util::task::TaskTracker;
 
 use super::announced::Announced;
 use super::conflict::Conflict;
-use super::error::{Error, Resource, Result};
+use super::error::{Error, Result};
 use super::in_use::{InUse, Turns};
 use super::late_deadlines::LateDeadlines;
 use super::looks::Looks;
 use super::policy::Policy;
 use super::promises::Promises;
+use super::resource::Resource;
 use super::snapshots_in_hand::SnapshotsInHand;
 use super::waiters::Waiters;
 use super::warm_pool::WarmPool;
 use super::warm_snapshots::WarmSnapshots;
 use crate::admission::{Admission, QueueStats};
 use crate::audit::Refusals;
-use crate::clock::Clock;
 use crate::egress::Egress;
 use crate::events::{EventType, Events, ID_BLOCK};
 use crate::operation_metrics::{Operation, Operations};
 use crate::port_watch::PortWatch;
 use crate::provider_registry::Registry;
 use crate::secrets::Secrets;
-use crate::store::{Applied, Change, Sandbox, Store};
+use store::clock::Clock;
+use store::{Applied, Change, Sandbox, Store};
 
 pub(super) type Removal = Shared<BoxFuture<'static, std::result::Result<(), Arc<Error>>>>;
 

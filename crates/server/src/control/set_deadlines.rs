@@ -10,7 +10,7 @@ use providers::{Chain, Guest};
 use super::inventory::within;
 use super::policy::ORPHAN_GRACE;
 use super::service::Control;
-use crate::clock;
+use store::clock;
 
 /// Deadline of an agent for its answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
@@ -88,8 +88,8 @@ mod test {
     use super::super::policy::WarmEntry;
     use super::super::{Sandbox, SpawnRequest};
     use super::*;
-    use crate::clock::{Clock, SteadyClock};
     use crate::test::harness::{TestApp, policy};
+    use store::clock::{Clock, SteadyClock};
 
     const MINUTE: Duration = Duration::from_secs(60);
 

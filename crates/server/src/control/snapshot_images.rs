@@ -21,7 +21,7 @@ use super::service::Control;
 use super::snapshots::{SNAPSHOT_WAIT, shutting_down, snapshots_of};
 use super::spawn::Plan;
 use crate::events::EventType;
-use crate::store::Snapshot;
+use store::Snapshot;
 
 /// Start of the names of these images. No registry can have them.
 const NAMES: &str = "tidebox.invalid/snapshots:";

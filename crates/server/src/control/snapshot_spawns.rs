@@ -9,7 +9,7 @@ use super::service::Control;
 use super::snapshot_images::name_of;
 use super::snapshots::snapshots_of;
 use super::spawn::{Source, SpawnRequest};
-use crate::store::Snapshot;
+use store::Snapshot;
 
 impl Control {
     /// Fills options that a spawn leaves out from its snapshot.

@@ -10,15 +10,16 @@ use providers::{Chain, Provider, Snapshots};
 use serde_json::json;
 
 use super::conflict::Conflict;
-use super::error::{Error, Resource, Result, provider_error};
+use super::error::{Error, Result, provider_error};
 use super::guests::runtime_error;
 use super::inventory::within;
+use super::resource::Resource;
 use super::runtime::LOCAL_WORKER;
 use super::service::Control;
 use super::snapshots_in_hand::SnapshotInHand;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
-use crate::store::{NewSnapshot, Sandbox, Snapshot, SnapshotBounds, SnapshotCursor, SnapshotFilter, SnapshotState};
+use store::{NewSnapshot, Sandbox, Snapshot, SnapshotBounds, SnapshotCursor, SnapshotFilter, SnapshotState};
 
 /// Longest time to take, remove or convert one snapshot: that of a disk which is full of small files.
 pub(super) const SNAPSHOT_WAIT: Duration = Duration::from_secs(600);

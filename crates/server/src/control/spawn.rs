@@ -16,12 +16,13 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 use super::conflict::Conflict;
-use super::error::{Error, Resource, Result, above, too_large};
+use super::error::{Error, Result, above, too_large};
 use super::guests::{no_answer, runtime_error};
 use super::in_progress::InProgress;
 use super::pause::pauses_of;
 use super::policy::ORPHAN_GRACE;
 use super::prepare::prepare;
+use super::resource::Resource;
 use super::runtime::{LOCAL_WORKER, Offer};
 use super::service::Control;
 use super::templates::TEMPLATE_LABEL;
@@ -29,11 +30,11 @@ use super::wait::{WAIT_MAX, WaitFor};
 use super::warm_pool::{WarmBox, WarmCheck};
 use super::warm_snapshots::WarmSnapshot;
 use crate::admission::{Granted, Refused};
-use crate::clock;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
-use crate::store::workers::PlacementFilter;
-use crate::store::{Applied, Change, IdempotencyKey, NewSandbox, Sandbox, Snapshot};
+use store::clock;
+use store::workers::PlacementFilter;
+use store::{Applied, Change, IdempotencyKey, NewSandbox, Sandbox, Snapshot};
 
 /// A spawn request.
 #[derive(Debug, Clone, Default)]

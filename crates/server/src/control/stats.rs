@@ -13,8 +13,8 @@ use crate::events;
 use crate::operation_metrics::Operations;
 use crate::provider_registry::AUTO_ORDER;
 use crate::stats::{Scheduler, StoreHealth};
-use crate::store::workers::LeaseCounts;
-use crate::store::{Counts, QuotaSummary};
+use store::workers::LeaseCounts;
+use store::{Counts, QuotaSummary};
 
 /// Metrics read from the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,7 +181,7 @@ mod test {
     use domain::{Capacity, Timestamp};
 
     use super::*;
-    use crate::store::workers::Worker;
+    use store::workers::Worker;
 
     #[test]
     fn a_worker_that_is_stale_is_not_online() {

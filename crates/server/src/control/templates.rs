@@ -4,10 +4,11 @@ use domain::{InvalidName, SpawnOptions};
 use serde_json::json;
 
 use super::conflict::Conflict;
-use super::error::{Error, Resource, Result};
+use super::error::{Error, Result};
+use super::resource::Resource;
 use super::service::Control;
 use crate::events::EventType;
-use crate::store::{Inserted, Template};
+use store::{Inserted, Template};
 
 /// Maximum length of a template name, in bytes.
 const NAME_BYTES_MAX: usize = 128;

@@ -6,9 +6,10 @@ use std::time::Duration;
 use domain::{SandboxId, State};
 
 use super::conflict::Conflict;
-use super::error::{Error, Resource, Result};
+use super::error::{Error, Result};
+use super::resource::Resource;
 use super::service::{Control, has_expired};
-use crate::store::Sandbox;
+use store::Sandbox;
 
 /// Maximum wait of one request.
 pub const WAIT_MAX: Duration = Duration::from_secs(600);

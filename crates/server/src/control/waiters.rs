@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OnceCell, watch};
 
 use super::error::{Error, Result};
-use crate::store::Sandbox;
+use store::Sandbox;
 
 /// Waiting requests by sandbox. Each is woken only by a change of its own sandbox's state.
 #[derive(Debug, Default)]

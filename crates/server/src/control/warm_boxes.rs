@@ -16,7 +16,7 @@ use super::service::Control;
 use super::spawn::{Claim, Plan, SpawnRequest};
 use super::warm_pool::{Kind, Ready, WarmBox, WarmCheck, WarmFigures};
 use super::warm_snapshots::WarmSnapshot;
-use crate::store::Sandbox;
+use store::Sandbox;
 
 /// Deadline of a box that is to be taken: one that does not answer by then is replaced.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);

@@ -14,7 +14,7 @@ use super::service::Control;
 use super::snapshots::{SNAPSHOT_WAIT, snapshots_of};
 use super::warm_pool::Kind;
 use super::warm_snapshots::WarmSnapshot;
-use crate::store::Sandbox;
+use store::Sandbox;
 
 impl Control {
     /// Returns the snapshots of the warm pool.

@@ -6,12 +6,13 @@ use domain::{Lease, LeaseRefused, State, Timestamp, WorkerId, is_stale};
 use serde_json::json;
 
 use super::conflict::Conflict;
-use super::error::{Error, Resource, Result};
+use super::error::{Error, Result};
+use super::resource::Resource;
 use super::service::Control;
-use crate::clock;
 use crate::events::EventType;
-use crate::store::Change;
-use crate::store::workers::{Beat, Forgotten, Heartbeat, WORKERS_MAX, Worker};
+use store::Change;
+use store::clock;
+use store::workers::{Beat, Forgotten, Heartbeat, WORKERS_MAX, Worker};
 
 /// Maximum duration that a worker may request for a lease.
 pub const LEASE_TTL_MAX: Duration = Duration::from_secs(3600);

@@ -14,9 +14,9 @@ use tokio_rustls::rustls::ClientConfig;
 use super::ledger::{Counters, Direction, EgressDecision, EgressLimits, Ledger, Verdict};
 use super::resolve::Resolver;
 use crate::budget::{self, Budget};
-use crate::clock::Clock;
 use crate::events::{EventType, Events};
 use crate::secrets::{Authority, Secrets};
+use store::clock::Clock;
 
 /// Parts that the boxes have in common.
 #[derive(Debug)]

@@ -17,9 +17,9 @@ use super::account::{Account, InForce, Receiving, Shared};
 use super::ledger::{Counters, Counts, EgressDecision, EgressLimits, Ledger};
 use super::resolve::Resolver;
 use crate::budget::Budget;
-use crate::clock::Clock;
 use crate::events::Events;
 use crate::secrets::Secrets;
+use store::clock::Clock;
 
 /// Settings of the operator.
 #[derive(Debug, Clone)]

@@ -18,10 +18,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{Counts, Egress, EgressConfig, EgressLimits};
-use crate::clock::SteadyClock;
 use crate::events::Events;
 use crate::secrets::{SealingKey, Secrets};
-use crate::store::Sqlite;
+use store::Sqlite;
+use store::clock::SteadyClock;
 
 /// Longest time that a test waits for what has to happen.
 const SOON: Duration = Duration::from_secs(10);

@@ -155,7 +155,7 @@ mod test {
     use super::super::{HISTORY_MAX, ID_BLOCK};
     use super::*;
     use crate::budget::{Budget, Caller};
-    use crate::clock::from_ms;
+    use store::clock::from_ms;
 
     fn events(block: std::ops::Range<u64>) -> Arc<Events> {
         let events = Events::default();

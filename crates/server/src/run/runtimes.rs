@@ -13,11 +13,11 @@ use providers::proot::{Proot, ProotConfig};
 use providers::{Chain, Provider};
 
 use super::failure::Failure;
-use crate::clock::Clock;
 use crate::config::{self, Config, DefaultProvider, Enabled};
 use crate::control::SharedBoxes;
 use crate::provider_registry::{Offer, Registry};
-use crate::store::Store;
+use store::Store;
+use store::clock::Clock;
 
 /// Opens the image store in the data folder.
 pub(super) async fn images(config: &Config) -> Result<Images, Failure> {

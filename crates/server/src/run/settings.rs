@@ -18,7 +18,7 @@ use crate::http::Hosts;
 use crate::http::Settings;
 use crate::process::Process;
 use crate::rate_limit::RateLimiter;
-use crate::store::{Kept, KeptRows, PoolBounds, SnapshotBounds};
+use store::{Kept, KeptRows, PoolBounds, SnapshotBounds};
 
 /// Returns the number of ended sandboxes whose rows are kept.
 pub(super) fn kept(config: &Config) -> Kept {

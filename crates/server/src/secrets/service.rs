@@ -10,7 +10,7 @@ use secrecy::zeroize::Zeroizing;
 
 use super::authority::{Authority, CertificateError};
 use super::key::SealingKey;
-use crate::store::{self, NewSecret, Store, StoredSecret};
+use store::{NewSecret, Store, StoredSecret};
 
 /// Most secrets of a server.
 pub const SECRETS_MAX: u64 = 1000;

@@ -21,13 +21,13 @@ use tokio::sync::watch;
 
 use crate::admission::QueuePolicy;
 use crate::app::{App, Parts};
-use crate::clock::{Clock, SteadyClock};
 use crate::config::Leases;
 use crate::control::{AuditBounds, Control, Policy};
 use crate::provider_registry::{Offer, Registry};
 use crate::run::settings;
 use crate::secrets::SealingKey;
-use crate::store::{SnapshotBounds, Sqlite, Store};
+use store::clock::{Clock, SteadyClock};
+use store::{SnapshotBounds, Sqlite, Store};
 
 /// Returns bounds of a queue that one owner may fill.
 pub(crate) fn open(places: usize) -> Places {

@@ -22,10 +22,10 @@ use rand::{RngExt, SeedableRng};
 
 use super::harness::{self, TestApp};
 use crate::admission::QueuePolicy;
-use crate::clock::{Clock, after, from_ms};
 use crate::control::{Error, IdempotencyKey, ListFilter, Policy, SharedBoxes, SpawnRequest};
 use crate::reconcile;
-use crate::store::{PoolBounds, Sqlite, Store};
+use store::clock::{Clock, after, from_ms};
+use store::{PoolBounds, Sqlite, Store};
 
 /// Number of histories of one run.
 const SEEDS: u64 = 50;

@@ -30,8 +30,9 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("providers", &["api", "client", "domain", "erofs", "firecracker", "guest-protocol", "host-disk", "images"]),
     // Tests of providers, and nothing of the product, need it.
     ("conformance", &["domain", "fixtures", "providers"]),
+    ("store", &["domain"]),
     // A worker speaks to its control plane.
-    ("server", &["api", "client", "domain", "host-disk", "images", "providers"]),
+    ("server", &["api", "client", "domain", "host-disk", "images", "providers", "store"]),
     // The command line prints answers of the API, measures with the agent, and prepares this host for
     // virtual machines.
     ("tidebox", &["api", "client", "domain", "firecracker", "guest-protocol", "providers", "server"]),
@@ -42,8 +43,8 @@ const NOT_IN_DOMAIN: &[&str] = &["axum", "hyper", "rand", "reqwest", "serde", "s
 
 /// Modules of the server in layers, the lowest first: a module may know those of lower layers.
 const SERVER_LAYERS: &[&[&str]] = &[
-    &["audit", "clock", "config", "hop_by_hop", "operation_metrics", "process", "stats"],
-    &["auth", "remote_workers", "store"],
+    &["audit", "config", "hop_by_hop", "operation_metrics", "process", "stats"],
+    &["auth", "remote_workers"],
     &["budget", "provider_registry", "rate_limit", "secrets", "worker_token"],
     &["events"],
     &["admission", "egress", "port_watch"],
@@ -55,7 +56,7 @@ const SERVER_LAYERS: &[&[&str]] = &[
 ];
 
 /// Lower modules that a request reaches only through `control`.
-const NOT_IN_HTTP: &[&str] = &["admission", "remote_workers", "secrets", "store"];
+const NOT_IN_HTTP: &[&str] = &["admission", "remote_workers", "secrets"];
 
 /// Folder of the fronts and of what they share.
 const HTTP: &str = "crates/server/src/http/";

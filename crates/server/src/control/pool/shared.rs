@@ -13,8 +13,8 @@ use providers::{
 };
 
 use super::super::policy::ORPHAN_GRACE;
-use crate::clock::{self, Clock};
-use crate::store::{self, PoolHost, Store};
+use store::clock::{self, Clock};
+use store::{PoolHost, Store};
 
 /// Memory for the agent of a shared box, in mebibytes.
 const OWN_MEMORY_MB: u32 = 16;

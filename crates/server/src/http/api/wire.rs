@@ -412,6 +412,6 @@ mod test {
 
     #[test]
     fn times_are_iso_8601_with_milliseconds() {
-        assert_eq!(time(crate::clock::from_ms(1)), "1970-01-01T00:00:00.001Z");
+        assert_eq!(time(store::clock::from_ms(1)), "1970-01-01T00:00:00.001Z");
     }
 }

@@ -6,7 +6,7 @@ use domain::{OwnerId, Resources, SandboxId, SnapshotId};
 
 use super::start;
 use crate::clock::after;
-use crate::store::{NewSnapshot, Snapshot, SnapshotBounds, SnapshotCursor, SnapshotFilter, SnapshotState, Store};
+use crate::{NewSnapshot, Snapshot, SnapshotBounds, SnapshotCursor, SnapshotFilter, SnapshotState, Store};
 
 const FREE: SnapshotBounds = SnapshotBounds { count: 100, per_owner: 0, bytes: 0, left_bytes: 0 };
 

@@ -20,9 +20,35 @@ use super::snapshots::SnapshotStore;
 use super::templates::{Inserted, Template};
 use super::workers::Workers;
 
+/// Care for the files and the clock of an engine, beside the transactions of the service.
+#[async_trait]
+pub trait Maintenance {
+    /// Checks that the store can be read and written.
+    async fn check(&self) -> Result<()>;
+
+    /// Shifts all times that are compared with the clock by `by_ms`: future ends of sandboxes,
+    /// ends of leases, and last heartbeats. Returns the number of sandboxes shifted.
+    async fn shift_times(&self, by_ms: i64) -> Result<u64>;
+
+    /// Returns a few free pages of the files to the disk; few, so that other writers hardly
+    /// wait. Returns whether there are more. An engine whose files are not this server's has none.
+    async fn give_back(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Frees the disk space that is kept for removals: a full disk must not keep sandboxes from being
+    /// removed. Returns whether there was any. Later calls of [`Maintenance::give_back`] take it again.
+    async fn free_reserve(&self) -> bool {
+        false
+    }
+
+    /// Writes pending changes and closes the files.
+    async fn close(&self);
+}
+
 /// Transactions of the store.
 #[async_trait]
-pub trait Store: AuditStore + PoolStore + SnapshotStore + Workers + fmt::Debug + Send + Sync {
+pub trait Store: AuditStore + Maintenance + PoolStore + SnapshotStore + Workers + fmt::Debug + Send + Sync {
     /// Returns the id of this store, which stays the same for as long as the store exists.
     fn id(&self) -> &StoreId;
 
@@ -42,7 +68,16 @@ pub trait Store: AuditStore + PoolStore + SnapshotStore + Workers + fmt::Debug +
     /// Stores those of these sandboxes that [`Self::admit`] would store on this server, one after the other,
     /// in one transaction. Returns which were stored. One that was not may be, on this server or another, by
     /// a call of its own, which also names the reason if not.
-    async fn admit_together(&self, new: &[&NewSandbox]) -> Result<Vec<bool>>;
+    ///
+    /// One call per sandbox unless the engine does better: SQLite has one writer, which takes several at once for
+    /// the price of a single one.
+    async fn admit_together(&self, new: &[&NewSandbox]) -> Result<Vec<bool>> {
+        let mut stored = Vec::with_capacity(new.len());
+        for sandbox in new {
+            stored.push(matches!(self.admit(sandbox).await?, Admitted::Yes(_)));
+        }
+        Ok(stored)
+    }
 
     /// Returns the active sandboxes, and the caps that apply to `owner`.
     async fn room(&self, owner: Option<&OwnerId>, caps: Caps) -> Result<Room>;
@@ -92,18 +127,11 @@ pub trait Store: AuditStore + PoolStore + SnapshotStore + Workers + fmt::Debug +
     /// out.
     async fn set_egress_bytes(&self, exchanged: &[(SandboxId, u64)]) -> Result<()>;
 
-    /// Checks that the store can be read and written.
-    async fn check(&self) -> Result<()>;
-
     /// Applies a change, if the state machine allows it in the stored state.
     ///
     /// A sandbox that ends counts against [`super::Kept`], and replaces an older row. The cost does not
     /// depend on the number of rows.
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied>;
-
-    /// Shifts all times that are compared with the clock by `by_ms`: future ends of sandboxes,
-    /// ends of leases, and last heartbeats. Returns the number of sandboxes shifted.
-    async fn shift_times(&self, by_ms: i64) -> Result<u64>;
 
     /// Deletes sandboxes that ended before `before` or are beyond [`super::Kept`], and old
     /// [`super::IdempotencyKey`]s. Returns the number of sandboxes deleted. Other writers can run in
@@ -169,15 +197,4 @@ pub trait Store: AuditStore + PoolStore + SnapshotStore + Workers + fmt::Debug +
     /// Stores the sealed key of the authority of an active sandbox that has none, and returns the one
     /// that is stored; `None` if there is no such sandbox.
     async fn set_authority(&self, id: &SandboxId, sealed: &[u8]) -> Result<Option<Vec<u8>>>;
-
-    /// Returns a few free pages of the files to the disk; few, so that other writers hardly
-    /// wait. Returns whether there are more.
-    async fn give_back(&self) -> Result<bool>;
-
-    /// Frees the disk space that is kept for removals: a full disk must not keep sandboxes from being
-    /// removed. Returns whether there was any. Later calls of [`Store::give_back`] take it again.
-    async fn free_reserve(&self) -> bool;
-
-    /// Writes pending changes and closes the files.
-    async fn close(&self);
 }

@@ -5,6 +5,7 @@
 
 mod admission;
 mod audit;
+pub mod clock;
 mod error;
 mod pool;
 mod quotas;
@@ -28,4 +29,4 @@ pub use secrets::{NewSecret, StoredSecret};
 pub use snapshots::{NewSnapshot, Snapshot, SnapshotBounds, SnapshotCursor, SnapshotFilter, SnapshotState};
 pub use sqlite::Sqlite;
 pub use templates::{Inserted, Template};
-pub use transactions::Store;
+pub use transactions::{Maintenance, Store};

@@ -18,7 +18,7 @@ use super::super::templates::{Inserted, Template};
 use super::super::transactions::Store;
 use super::database::Sqlite;
 use super::rows::{self, SANDBOX_COLUMNS, count, ms, sandbox};
-use super::{admission, egress, ended, list, quotas, secrets, space, templates};
+use super::{admission, egress, ended, list, quotas, secrets, templates};
 
 /// Counts kept by triggers, without those by owner, of which there may be many.
 pub(super) const COUNTS: &str = "SELECT scope, name, rows FROM counts \
@@ -200,13 +200,6 @@ impl Store for Sqlite {
         egress::running(&self.readers, worker).await
     }
 
-    async fn check(&self) -> Result<()> {
-        sqlx::query("SELECT id FROM store").fetch_one(&self.readers).await?;
-        // Takes the write lock, and releases it at once.
-        self.writer.acquire().await?.begin().await?.rollback().await?;
-        Ok(())
-    }
-
     async fn apply(&self, id: &SandboxId, change: Change) -> Result<Applied> {
         if change == Change::Started
             && let Some(started) = self.started(id).await?
@@ -264,27 +257,6 @@ impl Store for Sqlite {
         }
         tx.commit().await?;
         Ok(Applied::Done { before, sandbox })
-    }
-
-    async fn shift_times(&self, by_ms: i64) -> Result<u64> {
-        let mut writer = self.writer.acquire().await?;
-        let mut tx = writer.begin().await?;
-        let moved = sqlx::query(
-            "UPDATE sandboxes SET expires_at = expires_at + $1 WHERE state IN ('creating', 'running', 'paused')",
-        )
-        .bind(by_ms)
-        .execute(&mut *tx)
-        .await?
-        .rows_affected();
-        for sql in [
-            "UPDATE leases SET expires_at = expires_at + $1",
-            "UPDATE workers SET last_heartbeat = last_heartbeat + $1",
-            "UPDATE held SET lease_until = lease_until + $1",
-        ] {
-            sqlx::query(sql).bind(by_ms).execute(&mut *tx).await?;
-        }
-        tx.commit().await?;
-        Ok(moved)
     }
 
     async fn purge_ended(&self, before: Timestamp, now: Timestamp) -> Result<u64> {
@@ -381,20 +353,5 @@ impl Store for Sqlite {
 
     async fn delete_quota(&self, owner: &OwnerId) -> Result<bool> {
         quotas::delete(&self.writer, owner).await
-    }
-
-    async fn give_back(&self) -> Result<bool> {
-        space::keep_reserve(&self.path);
-        space::give_back(&self.writer, &self.path).await
-    }
-
-    async fn free_reserve(&self) -> bool {
-        space::free_reserve(&self.path)
-    }
-
-    async fn close(&self) {
-        self.searches.close().await;
-        self.readers.close().await;
-        self.writer.close().await;
     }
 }

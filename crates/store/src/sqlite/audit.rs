@@ -148,7 +148,7 @@ mod test {
     use proptest::test_runner::TestRunner;
 
     use super::*;
-    use crate::store::Store as _;
+    use crate::Maintenance as _;
 
     async fn empty() -> (tempfile::TempDir, Sqlite) {
         let dir = tempfile::tempdir().unwrap();

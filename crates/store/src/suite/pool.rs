@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use super::workers::placement;
 use super::{requested, start};
 use crate::clock::after;
-use crate::store::{Admitted, Change, NewSandbox, PoolBounds, PoolCounts, PoolPlace, Sandbox, Store};
+use crate::{Admitted, Change, NewSandbox, PoolBounds, PoolCounts, PoolPlace, Sandbox, Store};
 
 pub(super) async fn run(store: &dyn Store) {
     the_fullest_box_that_fits_is_filled_first(store).await;

@@ -162,7 +162,7 @@ async fn forget_oldest(connection: &mut SqliteConnection, state: State, owner: &
 mod test {
     use super::super::Sqlite;
     use super::*;
-    use crate::store::Store as _;
+    use crate::Maintenance as _;
 
     /// The statements above must read few rows, however many there are.
     #[tokio::test]

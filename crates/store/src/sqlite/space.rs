@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use providers::Chain;
+use domain::Chain;
 
 use super::super::error::Result;
 use super::connections::Connections;
@@ -145,8 +145,9 @@ mod test {
 
     use super::super::Sqlite;
     use super::*;
+    use crate::Maintenance as _;
     use crate::clock::from_ms;
-    use crate::store::{Admitted, Change, Kept, KeptRows, NewSandbox, Sandbox, Store as _};
+    use crate::{Admitted, Change, Kept, KeptRows, NewSandbox, Sandbox, Store as _};
 
     #[test]
     fn space_for_removals_is_taken_freed_once_and_taken_again() {
@@ -172,10 +173,10 @@ mod test {
             let sandbox = Sandbox {
                 id: SandboxId::from_entropy(entropy),
                 metadata: Metadata::from([("k".to_owned(), "x".repeat(16_000))]),
-                ..crate::store::suite::sandbox(0, None)
+                ..crate::suite::sandbox(0, None)
             };
             let id = sandbox.id.clone();
-            let placement = crate::store::suite::placement();
+            let placement = crate::suite::placement();
             let new = NewSandbox {
                 egress: domain::SandboxEgress::default(),
                 sandbox,
@@ -196,7 +197,7 @@ mod test {
         let many = KeptRows { total: 10_000, per_owner: 10_000 };
         let kept = Kept { failed: many, destroyed: many };
         let store = Sqlite::open(&path, [7; 10]).await.unwrap().keeping(kept);
-        crate::store::suite::here(&store).await;
+        crate::suite::here(&store).await;
         fill(&store, 600).await;
         while store.give_back().await.unwrap() {}
         sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_all(&store.writer).await.unwrap();

@@ -186,9 +186,9 @@ mod test {
     use sqlx::{AssertSqlSafe, raw_sql};
 
     use super::*;
-    use crate::store::Store as _;
-    use crate::store::sqlite::Sqlite;
-    use crate::store::suite::{placement, sandbox};
+    use crate::sqlite::Sqlite;
+    use crate::suite::{placement, sandbox};
+    use crate::{Maintenance as _, Store as _};
 
     const HOUR_MS: i64 = 3_600_000;
 

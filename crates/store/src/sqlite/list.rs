@@ -56,6 +56,7 @@ pub(super) async fn page(pool: &Connections, filter: &ListFilter, now: Timestamp
 
 #[cfg(test)]
 mod test {
+    use crate::Maintenance as _;
     use std::time::Duration;
 
     use domain::{Caps, Metadata, SandboxId};
@@ -63,7 +64,7 @@ mod test {
     use sqlx::Connection as _;
 
     use crate::clock::from_ms;
-    use crate::store::{ListFilter, NewSandbox, Sandbox, Sqlite, Store as _, suite};
+    use crate::{ListFilter, NewSandbox, Sandbox, Sqlite, Store as _, suite};
 
     fn labels(count: usize) -> Metadata {
         (0..count).map(|n| (format!("{n:02}"), "x".repeat(235))).collect()

@@ -7,6 +7,7 @@ mod database;
 mod egress;
 mod ended;
 mod list;
+mod maintenance;
 mod placement;
 mod policies;
 mod pool;

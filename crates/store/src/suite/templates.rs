@@ -6,7 +6,7 @@ use domain::{EgressEntry, EgressMode, EgressPolicy, PrepareCommand, SecretUse, S
 
 use super::start;
 use crate::clock::after;
-use crate::store::{Inserted, Store, Template};
+use crate::{Inserted, Store, Template};
 
 pub(super) async fn are_kept_by_name(store: &dyn Store) {
     let options = SpawnOptions {

@@ -4,7 +4,7 @@ use domain::{OwnerId, SandboxId, State, Timestamp};
 
 use super::{admit, id, requested, sandbox, start};
 use crate::clock::from_ms;
-use crate::store::{Change, Kept, KeptRows, Store};
+use crate::{Change, Kept, KeptRows, Store};
 
 /// Bounds of the store that the cases run on.
 pub(crate) const KEPT: Kept =

@@ -6,8 +6,9 @@ use sqlx::Row as _;
 use super::Sqlite;
 use super::database::KEPT;
 use super::transactions::COUNTS;
-use crate::store::suite::kept;
-use crate::store::{Error, Store};
+use crate::Maintenance as _;
+use crate::suite::kept;
+use crate::{Error, Store};
 
 #[tokio::test]
 async fn the_states_that_count_are_those_of_the_rules() {
@@ -27,7 +28,7 @@ async fn the_states_that_count_are_those_of_the_rules() {
 async fn sqlite_passes_the_suite() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.db");
-    crate::store::suite::run(async || {
+    crate::suite::run(async || {
         let store: Box<dyn Store> = Box::new(Sqlite::open(&path, [7; 10]).await.unwrap());
         store
     })
