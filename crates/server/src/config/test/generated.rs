@@ -114,31 +114,6 @@ fn description(key: &Key) -> String {
 }
 
 #[test]
-fn the_page_on_configuration_has_every_key_with_its_default() {
-    const BEGIN: &str = "<!-- The keys are written from their declarations: TIDEBOX_UPDATE_CONFIG=1 cargo test -p server --lib config::test::generated -->\n";
-    const END: &str = "<!-- End of the keys. -->\n";
-    committed("docs/operate/configuration.md", |page| {
-        let (before, rest) = page.split_once(BEGIN).expect("the mark before the keys");
-        let (_, after) = rest.split_once(END).expect("the mark after the keys");
-        format!("{before}{BEGIN}{}{END}{after}", table())
-    });
-}
-
-/// Returns the table of all keys.
-fn table() -> String {
-    let mut text = "| Key | Default | Meaning |\n|---|---|---|\n".to_owned();
-    for key in keys::keys() {
-        let default = match key.default {
-            None => "unset".to_owned(),
-            Some("") => "none".to_owned(),
-            Some(default) => format!("`{default}`"),
-        };
-        writeln!(text, "| `{}` | {default} | {} |", key.name, description(key)).unwrap();
-    }
-    text
-}
-
-#[test]
 fn the_schema_has_every_key() {
     let text = committed("config/schema.json", |_| format!("{:#}\n", schema()));
     let schema: Json = serde_json::from_str(&text).unwrap();

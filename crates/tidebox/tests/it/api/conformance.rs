@@ -1,4 +1,4 @@
-//! Statements of the specification that no other test holds: docs/develop/api-conformance.md lists them
+//! Statements of the specification that no other test holds: crates/tidebox/tests/api-conformance.md lists them
 //! all.
 
 use std::collections::BTreeSet;
