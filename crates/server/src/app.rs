@@ -13,7 +13,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admission, Opened};
-use crate::control::{self, Control, ControlParts, Policy};
+use crate::control;
+use crate::control::Control;
+use crate::control::ControlParts;
+use crate::control::Policy;
 use crate::egress::{Egress, EgressConfig};
 use crate::events::Events;
 use crate::heartbeat::WorkerAgent;

@@ -16,7 +16,9 @@ use futures_util::{FutureExt, StreamExt};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Secret, WorkerSelf};
-use crate::control::{Control, Held, hostname};
+use crate::control::Control;
+use crate::control::Held;
+use crate::control::hostname;
 use store::clock;
 
 /// Interval at which leases that are lost for too long are looked for.

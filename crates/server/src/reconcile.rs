@@ -25,7 +25,10 @@ use tokio_util::sync::CancellationToken;
 
 use self::job::{interval, report};
 use self::removals::{Doomed, Removals};
-use crate::control::{Control, Idle, Result, Sandbox};
+use crate::control::Control;
+use crate::control::Idle;
+use crate::control::Result;
+use crate::control::Sandbox;
 
 /// Interval of the row checks: an expired sandbox is removed within a second.
 const ROWS_EVERY: Duration = Duration::from_millis(500);

@@ -12,7 +12,8 @@ use providers::Chain;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::app::App;
-use crate::control::{Control, Sandbox};
+use crate::control::Control;
+use crate::control::Sandbox;
 
 /// Longest time for work that outlives its request.
 const FINISH_MAX: Duration = Duration::from_secs(10);

@@ -24,7 +24,7 @@ impl Control {
     pub async fn record_audit(&self, entry: &NewAuditEntry) -> Result<()> {
         self.store.insert_audit(entry).await?;
         // Between two runs of the reconciler, a client can write any number of rows.
-        if (self.audited.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(PRUNE_AFTER)
+        if (self.audit.written.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(PRUNE_AFTER)
             && let Err(error) = self.prune_audit().await
         {
             tracing::warn!(error = %Chain(&error), "the audit history cannot be pruned yet");
@@ -39,7 +39,7 @@ impl Control {
     /// If the store fails; the next refusal then tries again.
     pub async fn record_refusal(self: &Arc<Self>, address: Option<IpAddr>, mut entry: NewAuditEntry) -> Result<()> {
         let first = entry.detail.take().unwrap_or_default();
-        let Seen::First(source) = self.refusals.count(address, entry.created_at, &first) else { return Ok(()) };
+        let Seen::First(source) = self.audit.refusals.count(address, entry.created_at, &first) else { return Ok(()) };
         entry.action = KEY_REFUSED.to_owned();
         entry.detail = Some(count_detail(1, &first));
         if source == Source::Others {
@@ -48,7 +48,7 @@ impl Control {
         let control = Arc::clone(self);
         let written = self.tasks.spawn(async move {
             let row = control.store.insert_audit(&entry).await;
-            control.refusals.written(source, row.as_ref().ok().copied());
+            control.audit.refusals.written(source, row.as_ref().ok().copied());
             row
         });
         match written.await {
@@ -62,7 +62,7 @@ impl Control {
     /// # Errors
     /// If the store fails.
     pub(crate) async fn flush_refusals(&self) -> Result<()> {
-        for Untold { row, count, first } in self.refusals.take_untold(self.now()) {
+        for Untold { row, count, first } in self.audit.refusals.take_untold(self.now()) {
             self.store.set_audit_detail(row, &count_detail(count, &first)).await?;
         }
         Ok(())

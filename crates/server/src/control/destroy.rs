@@ -9,10 +9,10 @@ use providers::Chain;
 
 use super::conflict::Conflict;
 use super::error::{Error, Result};
-use super::guests::runtime_error;
+use super::guest::access::runtime_error;
 use super::resource::Resource;
-use super::runtime::LOCAL_WORKER;
 use super::service::{Control, Removal};
+use super::workers::placement::LOCAL_WORKER;
 use crate::operation_metrics::Operation;
 use store::{Applied, Change, Sandbox};
 

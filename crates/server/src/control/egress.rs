@@ -8,11 +8,11 @@ use providers::{Chain, Provider};
 use serde_json::json;
 
 use super::error::{Error, Result};
-use super::guests::runtime_error;
+use super::guest::access::runtime_error;
 use super::resource::Resource;
-use super::runtime::LOCAL_WORKER;
 use super::secrets::failed;
 use super::service::Control;
+use super::workers::placement::LOCAL_WORKER;
 use crate::egress::{Counts, EgressDecision};
 use crate::events::EventType;
 use store::Sandbox;
@@ -180,7 +180,7 @@ impl Control {
     /// If the store fails.
     pub async fn serve_all_egress(&self) -> Result<()> {
         let running = self.store.with_egress(LOCAL_WORKER).await?;
-        let ready = self.warm_pool.members();
+        let ready = self.warm.pool.members();
         let mut live: HashSet<_> = running.iter().map(|(id, _)| id.clone()).chain(ready).collect();
         for id in self.egress.unserved(&live) {
             // One that is on disk goes on with what it has used up.

@@ -1,6 +1,9 @@
 //! Pause and resume: store the intent, then stop the processes or let them go on. Where the two
 //! differ after a crash, the box is put into the state of its row.
 
+pub(super) mod activity;
+pub(super) mod auto_pause;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -10,11 +13,11 @@ use serde_json::json;
 
 use super::conflict::Conflict;
 use super::error::{Error, Result, provider_error};
-use super::guests::runtime_error;
+use super::guest::access::runtime_error;
 use super::policy::ORPHAN_GRACE;
 use super::resource::Resource;
-use super::runtime::LOCAL_WORKER;
 use super::service::Control;
+use super::workers::placement::LOCAL_WORKER;
 use crate::events::EventType;
 use store::clock;
 use store::{Applied, Change, Sandbox};
@@ -104,9 +107,9 @@ impl Control {
         let _turn = if why == Why::Idle {
             // All others that are idle would wait as well.
             let busy = || Error::Conflict(Conflict::Changing { sandbox: id.to_owned() });
-            self.turns.try_take(&sandbox.id).ok_or_else(busy)?
+            self.pauses.turns.try_take(&sandbox.id).ok_or_else(busy)?
         } else {
-            self.turns.take(&sandbox.id).await
+            self.pauses.turns.take(&sandbox.id).await
         };
         let sandbox = self.pausable(id).await?;
         if sandbox.state == State::Paused {
@@ -145,7 +148,7 @@ impl Control {
     async fn suspend(&self, sandbox: &Sandbox) -> Result<()> {
         let runtime = self.runtime_of(sandbox).await?;
         // It does not go on meanwhile.
-        let _turn = self.turns.take(&sandbox.id).await;
+        let _turn = self.pauses.turns.take(&sandbox.id).await;
         if self.pausable(sandbox.id.as_str()).await?.state != State::Paused {
             return Err(Conflict::NotPaused { sandbox: sandbox.id.clone() }.into());
         }
@@ -214,7 +217,7 @@ impl Control {
     }
 
     async fn go_on(&self, id: &SandboxId, reason: &str) -> Result<Sandbox> {
-        let _turn = self.turns.take(id).await;
+        let _turn = self.pauses.turns.take(id).await;
         let sandbox = self.pausable(id.as_str()).await?;
         if sandbox.state == State::Running {
             return Ok(sandbox);
@@ -263,7 +266,7 @@ impl Control {
     }
 
     fn check_unused(&self, sandbox: &Sandbox, why: Why) -> Result<()> {
-        let mut uses = self.in_use.of(&sandbox.id);
+        let mut uses = self.pauses.in_use.of(&sandbox.id);
         if why == Why::Requested && self.egress.counts_of(&sandbox.id).open > 0 {
             uses.push("connections out of it");
         }
@@ -303,7 +306,7 @@ impl Control {
         let found: HashSet<SandboxId> = found.into_iter().collect();
         for id in rows.symmetric_difference(&found) {
             // What has its turn, such as a snapshot, may take minutes, and leaves both as they should be.
-            let Some(_turn) = self.turns.try_take(id) else { continue };
+            let Some(_turn) = self.pauses.turns.try_take(id) else { continue };
             // A request that has had its turn since the first look has changed both.
             let state = self.store.sandbox(id).await?.map(|row| row.state);
             let is_paused = pauses.paused().await.map_err(|error| provider_error(name, error))?.contains(id);
@@ -338,7 +341,9 @@ mod test {
     use std::time::Duration;
 
     use super::*;
-    use crate::control::{IdempotencyKey, LOCAL_WORKER, SpawnRequest};
+    use crate::control::IdempotencyKey;
+    use crate::control::LOCAL_WORKER;
+    use crate::control::SpawnRequest;
     use crate::test::harness::{TestApp, TestProvider};
     use domain::SandboxEgress;
     use tokio_util::task::TaskTracker;
@@ -404,7 +409,7 @@ mod test {
         let (app, provider, id) = app().await;
         let other = app.control.spawn(SpawnRequest::default()).await.unwrap().sandbox.id;
         // As during a snapshot, for which the box of a running sandbox stands still.
-        let turn = app.control.turns.take(&id).await;
+        let turn = app.control.pauses.turns.take(&id).await;
         for paused in [&id, &other] {
             provider.pause(paused).await.unwrap();
         }

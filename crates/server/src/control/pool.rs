@@ -13,8 +13,8 @@ use providers::Chain;
 
 use self::shared::follow;
 use super::error::Result;
-use super::inventory::{REMOVAL_WAIT, within};
 use super::service::Control;
+use super::workers::inventory::{REMOVAL_WAIT, within};
 use store::{PoolBounds, PoolCounts, PoolPlace, Sandbox};
 
 pub use shared::SharedBoxes;

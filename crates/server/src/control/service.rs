@@ -3,31 +3,28 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use domain::{SandboxId, SnapshotId, State, StopReason, Timestamp};
+use domain::{SandboxId, State, StopReason, Timestamp};
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
-use super::announced::Announced;
+use super::audit_trail::AuditTrail;
 use super::conflict::Conflict;
+use super::disk::reservations::Reservations;
 use super::error::{Error, Result};
-use super::in_use::{InUse, Turns};
-use super::late_deadlines::LateDeadlines;
-use super::looks::Looks;
+use super::guest::reverse_ports::Announced;
+use super::pause::activity::Pauses;
 use super::policy::Policy;
-use super::promises::Promises;
 use super::resource::Resource;
-use super::snapshots_in_hand::SnapshotsInHand;
+use super::snapshots::in_progress::Snapshotting;
+use super::spawn::in_progress::Spawns;
+use super::usage::samples::Samples;
 use super::waiters::Waiters;
-use super::warm_pool::WarmPool;
-use super::warm_snapshots::WarmSnapshots;
+use super::warm::parts::Warm;
 use crate::admission::{Admission, QueueStats};
-use crate::audit::Refusals;
 use crate::egress::Egress;
 use crate::events::{EventType, Events, ID_BLOCK};
 use crate::operation_metrics::{Operation, Operations};
@@ -47,20 +44,11 @@ pub struct Control {
     pub(super) policy: Policy,
     /// Tasks that must finish even if their caller has gone.
     pub(super) tasks: TaskTracker,
-    /// Sandboxes that this process is creating now. A row in state `creating` that is missing
-    /// here was left by a crash.
-    pub(super) in_progress: Mutex<HashMap<SandboxId, ()>>,
-    /// Snapshots that this process is taking or removing now.
-    pub(super) snapshots_in_hand: SnapshotsInHand,
-    /// Wakes what waits until no spawn is under way.
-    pub(super) no_spawn: Notify,
+    pub(super) spawns: Arc<Spawns>,
     /// Sandboxes that this process is removing now. Concurrent callers wait for one removal.
     pub(super) removing: Mutex<HashMap<SandboxId, Removal>>,
     pub(super) events: Arc<Events>,
-    /// Number of rows written into the audit history since the start.
-    pub(super) audited: AtomicU64,
-    /// Clients refused in the current minute.
-    pub(super) refusals: Refusals,
+    pub(super) audit: AuditTrail,
     pub(super) operations: Operations,
     pub(super) admission: Arc<Admission>,
     /// Requests that wait for a sandbox to change its state.
@@ -70,23 +58,13 @@ pub struct Control {
     pub(super) port_watch: Arc<PortWatch>,
     /// Connections that callers may take.
     pub(super) announced: Arc<Announced>,
-    /// Last looks at the resources that sandboxes use.
-    pub(super) looks: Looks,
-    /// Requests that use sandboxes.
-    pub(super) in_use: InUse,
-    /// Turns to pause and resume sandboxes, and to set deadlines late.
-    pub(super) turns: Turns,
-    /// Turns to take snapshots.
-    pub(super) snapshot_turns: Turns,
+    /// Last samples of the resources that sandboxes use.
+    pub(super) samples: Samples,
+    pub(super) pauses: Pauses,
+    pub(super) snapshotting: Snapshotting,
     /// Disk space for the snapshots and machines that are being written.
-    pub(super) promises: Promises,
-    /// Turns to make images of snapshots.
-    pub(super) imaging: Turns<SnapshotId>,
-    /// Boxes that are kept ready.
-    pub(super) warm_pool: Arc<WarmPool>,
-    pub(super) warm_snapshots: WarmSnapshots,
-    /// Deadlines that boxes of the warm pool get after their spawns.
-    pub(super) late_deadlines: LateDeadlines,
+    pub(super) reservations: Reservations,
+    pub(super) warm: Warm,
 }
 
 /// Parts that [`Control`] is made of.
@@ -112,23 +90,18 @@ impl Control {
     /// Creates the service from its parts, without starting any task.
     pub fn assemble(parts: ControlParts) -> Arc<Self> {
         let ControlParts { store, registry, clock, policy, events, admission, egress, secrets, port_watch } = parts;
-        let warm_pool = Arc::new(WarmPool::new(&policy.warm_pool));
-        let warm_snapshots = WarmSnapshots::new(policy.warm_pool.len());
+        let warm = Warm::new(&policy.warm_pool);
         Arc::new(Self {
             store,
             registry,
             clock,
             policy,
             tasks: TaskTracker::new(),
-            in_progress: Mutex::default(),
-            snapshots_in_hand: SnapshotsInHand::default(),
-            no_spawn: Notify::new(),
-            warm_pool,
-            warm_snapshots,
+            spawns: Arc::default(),
+            warm,
             removing: Mutex::default(),
             events,
-            audited: AtomicU64::new(0),
-            refusals: Refusals::default(),
+            audit: AuditTrail::default(),
             operations: Operations::default(),
             admission,
             waiters: Waiters::default(),
@@ -136,13 +109,10 @@ impl Control {
             secrets,
             port_watch,
             announced: Arc::default(),
-            looks: Looks::default(),
-            in_use: InUse::default(),
-            turns: Turns::default(),
-            snapshot_turns: Turns::default(),
-            promises: Promises::default(),
-            imaging: Turns::default(),
-            late_deadlines: LateDeadlines::default(),
+            samples: Samples::default(),
+            pauses: Pauses::default(),
+            snapshotting: Snapshotting::default(),
+            reservations: Reservations::default(),
         })
     }
 
@@ -192,23 +162,12 @@ impl Control {
     /// Returns whether this process is creating or removing any sandbox now.
     #[cfg(test)]
     pub(crate) fn is_busy(&self) -> bool {
-        !self.in_progress.lock().is_empty() || !self.removing.lock().is_empty()
+        !self.spawns.is_empty() || !self.removing.lock().is_empty()
     }
 
     /// Returns whether this process is creating or removing the sandbox now, or keeps its box ready.
     pub(crate) fn is_in_hand(&self, id: &SandboxId) -> bool {
-        self.in_progress.lock().contains_key(id) || self.removing.lock().contains_key(id) || self.warm_pool.holds(id)
-    }
-
-    /// Waits until this process is creating no sandbox.
-    pub(super) async fn spawns_ended(&self) {
-        loop {
-            let ended = self.no_spawn.notified();
-            if self.in_progress.lock().is_empty() {
-                return;
-            }
-            ended.await;
-        }
+        self.spawns.contains(id) || self.removing.lock().contains_key(id) || self.warm.pool.holds(id)
     }
 
     /// Publishes an event; `data` is an object without secrets.
@@ -261,7 +220,7 @@ impl Control {
             && !sandbox.state.is_active()
         {
             self.admission.freed(sandbox.owner.as_ref());
-            self.looks.forget(id);
+            self.samples.forget(id);
         }
         if let Applied::Done { before, sandbox } = &applied
             && let Some(kind) = event_of(&change, *before, sandbox.state)

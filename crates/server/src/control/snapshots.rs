@@ -1,6 +1,11 @@
 //! Snapshots: the row, then the provider, then the outcome. Whatever a crash leaves is removed by the
 //! reconciler.
 
+mod as_image;
+pub(super) mod fork;
+pub(super) mod in_progress;
+mod spawn_options;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,14 +14,14 @@ use domain::SnapshotId;
 use providers::{Chain, Provider, Snapshots};
 use serde_json::json;
 
+use self::in_progress::SnapshotInHand;
 use super::conflict::Conflict;
 use super::error::{Error, Result, provider_error};
-use super::guests::runtime_error;
-use super::inventory::within;
+use super::guest::access::runtime_error;
 use super::resource::Resource;
-use super::runtime::LOCAL_WORKER;
 use super::service::Control;
-use super::snapshots_in_hand::SnapshotInHand;
+use super::workers::inventory::within;
+use super::workers::placement::LOCAL_WORKER;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
 use store::{NewSnapshot, Sandbox, Snapshot, SnapshotBounds, SnapshotCursor, SnapshotFilter, SnapshotState};
@@ -48,7 +53,7 @@ impl Control {
         let (control, id) = (Arc::clone(self), id.to_owned());
         let take = self.tasks.spawn(async move {
             let snapshot = SnapshotId::from_entropy(rand::random());
-            let _in_hand = control.snapshots_in_hand.begin(&snapshot);
+            let _in_hand = control.snapshotting.in_progress.begin(&snapshot);
             let kept = control.keep_state(&id, snapshot, request, false, || true).await;
             let row = kept.map_err(|error| control.publish_if_limited("snapshot", None, error))?;
             let data = json!({"snapshot_id": row.id.as_str(), "provider": row.provider, "size_bytes": row.size_bytes});
@@ -68,7 +73,7 @@ impl Control {
         is_temporary: bool,
         is_wanted: impl Fn() -> bool,
     ) -> Result<Snapshot> {
-        let Some(_queued) = self.snapshots_in_hand.queue() else {
+        let Some(_queued) = self.snapshotting.in_progress.queue() else {
             return Err(Error::Unavailable("many snapshots are being taken; try again later".to_owned()));
         };
         let sandbox = self.pausable(id).await?;
@@ -82,11 +87,11 @@ impl Control {
             )));
         }
         // One after the other, so that those of one sandbox have no more than one of the places.
-        let _after_others = self.snapshot_turns.take(&sandbox.id).await;
-        let _place = self.snapshots_in_hand.place().await;
+        let _after_others = self.snapshotting.turns.take(&sandbox.id).await;
+        let _place = self.snapshotting.in_progress.place().await;
         let started = Instant::now();
         // It is neither paused nor resumed meanwhile.
-        let _turn = self.turns.take(&sandbox.id).await;
+        let _turn = self.pauses.turns.take(&sandbox.id).await;
         if !is_wanted() {
             return Err(Conflict::CallerGone.into());
         }
@@ -261,7 +266,7 @@ impl Control {
         let control = Arc::clone(self);
         let removal = self.tasks.spawn(async move {
             let started = Instant::now();
-            let in_hand = control.snapshots_in_hand.begin(&row.id);
+            let in_hand = control.snapshotting.in_progress.begin(&row.id);
             let removed = control.remove_snapshot(&row.id, &in_hand).await;
             control.record(Operation::SnapshotDelete, &row.provider, removed.is_ok(), started);
             removed
@@ -306,7 +311,7 @@ impl Control {
     /// Removes a snapshot that is not wanted. Returns whether it is gone; if not, the reconciler removes
     /// it.
     pub(super) async fn discard_snapshot(&self, id: &SnapshotId) -> bool {
-        let in_hand = self.snapshots_in_hand.begin(id);
+        let in_hand = self.snapshotting.in_progress.begin(id);
         let removed = self.remove_snapshot(id, &in_hand).await;
         if let Err(error) = &removed {
             tracing::warn!(%id, error = %Chain(error), "cannot remove a snapshot yet");
@@ -325,7 +330,7 @@ impl Control {
         let name = provider.name();
         self.remove_images_of_snapshots().await?;
         for row in self.store.unfinished_snapshots().await? {
-            if row.provider == name && !self.snapshots_in_hand.holds(&row.id) {
+            if row.provider == name && !self.snapshotting.in_progress.holds(&row.id) {
                 // It may have been finished since the row was read.
                 let state = self.store.snapshot(&row.id).await?.map(|row| row.state);
                 let is_left = matches!(state, Some(SnapshotState::Creating | SnapshotState::Destroying));
@@ -339,7 +344,7 @@ impl Control {
         let listed = listed_by(snapshots, name).await?;
         for row in ready.iter().filter(|row| row.provider == name && !listed.contains(&row.id)) {
             let state = self.store.snapshot(&row.id).await?.map(|row| row.state);
-            if self.snapshots_in_hand.holds(&row.id) || state != Some(SnapshotState::Ready) {
+            if self.snapshotting.in_progress.holds(&row.id) || state != Some(SnapshotState::Ready) {
                 continue;
             }
             tracing::warn!(id = %row.id, provider = name, "a snapshot is lost");
@@ -349,7 +354,7 @@ impl Control {
         }
         let mut orphans = Vec::new();
         for id in listed {
-            if !self.snapshots_in_hand.holds(&id) && self.store.snapshot(&id).await?.is_none() {
+            if !self.snapshotting.in_progress.holds(&id) && self.store.snapshot(&id).await?.is_none() {
                 orphans.push(id);
             }
         }
@@ -406,9 +411,9 @@ mod test {
     use domain::SandboxId;
     use tokio_util::task::TaskTracker;
 
+    use self::in_progress::QUEUED_MAX;
     use super::*;
     use crate::control::SpawnRequest;
-    use crate::control::snapshots_in_hand::QUEUED_MAX;
     use crate::test::harness::{TestApp, TestProvider};
 
     #[tokio::test]
@@ -422,14 +427,14 @@ mod test {
             ids.push(app.control.spawn(SpawnRequest::default()).await.unwrap().sandbox.id);
         }
         // As a snapshot that takes long.
-        let _turn = app.control.turns.take(&ids[0]).await;
+        let _turn = app.control.pauses.turns.take(&ids[0]).await;
         let waiting = TaskTracker::new();
         let take = |id: &SandboxId| {
             let (control, id) = (Arc::clone(&app.control), id.clone());
             async move { control.take_snapshot(id.as_str(), NewSnapshotRequest::default()).await }
         };
         let in_hand = async |count: usize| {
-            while app.control.snapshots_in_hand.queued() < count {
+            while app.control.snapshotting.in_progress.queued() < count {
                 tokio::task::yield_now().await;
             }
         };

@@ -1,5 +1,9 @@
 //! Spawn: decide, store the row, start the box, store the outcome.
 
+pub(super) mod admission;
+pub(super) mod in_progress;
+mod prepare;
+
 use std::future::ready;
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,20 +19,20 @@ use providers::{Chain, Phase, Provider, Spec, Started};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
+use self::in_progress::InProgress;
+use self::prepare::prepare;
 use super::conflict::Conflict;
 use super::error::{Error, Result, above, too_large};
-use super::guests::{no_answer, runtime_error};
-use super::in_progress::InProgress;
+use super::guest::access::{no_answer, runtime_error};
 use super::pause::pauses_of;
 use super::policy::ORPHAN_GRACE;
-use super::prepare::prepare;
 use super::resource::Resource;
-use super::runtime::{LOCAL_WORKER, Offer};
 use super::service::Control;
 use super::templates::TEMPLATE_LABEL;
 use super::wait::{WAIT_MAX, WaitFor};
-use super::warm_pool::{WarmBox, WarmCheck};
-use super::warm_snapshots::WarmSnapshot;
+use super::warm::pool::{WarmBox, WarmCheck};
+use super::warm::snapshots::WarmSnapshot;
+use super::workers::placement::{LOCAL_WORKER, Offer};
 use crate::admission::{Granted, Refused};
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
@@ -236,7 +240,7 @@ impl Control {
                 // Nothing is left to be done, so that one write is enough.
                 claimed.sandbox.state = State::Running;
             }
-            let in_progress = InProgress::begin(self, warm.id());
+            let in_progress = self.spawns.begin(warm.id());
             let check = self.check_warm(&warm, ttl + ORPHAN_GRACE);
             let admission = pin!(self.admission.admit(claimed, ttl));
             let (granted, check) = match check {
@@ -262,7 +266,7 @@ impl Control {
                 }
             }
         }
-        let in_progress = InProgress::begin(self, &new.sandbox.id);
+        let in_progress = self.spawns.begin(&new.sandbox.id);
         let granted = self.admission.admit(new, ttl).await.map_err(|refused| self.refused(refused))?;
         Ok((in_progress, granted, None))
     }

@@ -4,7 +4,10 @@ use std::collections::HashMap;
 
 use domain::State;
 
-use crate::control::{Control, LOCAL_WORKER, Result, Sandbox};
+use crate::control::Control;
+use crate::control::LOCAL_WORKER;
+use crate::control::Result;
+use crate::control::Sandbox;
 
 /// States of a sandbox that may have a box: one that is being made has one while its commands run, and one that
 /// is paused keeps what it holds.

@@ -19,7 +19,10 @@ use tokio::task::JoinSet;
 
 use super::boxes::{by_provider, has_box};
 use super::job::report;
-use crate::control::{Control, Policy, Result, Sandbox};
+use crate::control::Control;
+use crate::control::Policy;
+use crate::control::Result;
+use crate::control::Sandbox;
 use eviction::Eviction;
 
 /// Interval of the checks of free space.

@@ -18,7 +18,9 @@ use tokio::time::Instant;
 
 use super::boxes::by_provider;
 use super::job::{interval, report};
-use crate::control::{Control, Result, Sandbox};
+use crate::control::Control;
+use crate::control::Result;
+use crate::control::Sandbox;
 
 /// Interval of the checks, which read some small files. A box of one processor takes some 50 MiB
 /// of connections or 100,000 files between two checks.
@@ -157,7 +159,10 @@ mod test {
     use domain::{PrepareCommand, SpawnOptions, State};
 
     use super::*;
-    use crate::control::{Conflict, Error, Pause, SpawnRequest};
+    use crate::control::Conflict;
+    use crate::control::Error;
+    use crate::control::Pause;
+    use crate::control::SpawnRequest;
     use crate::test::harness::{TestApp, TestProvider};
 
     const SHARE: KernelShare = KernelShare::OpenFiles;

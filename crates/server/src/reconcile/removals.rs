@@ -11,7 +11,8 @@ use futures_util::stream;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::control::{Control, Sandbox};
+use crate::control::Control;
+use crate::control::Sandbox;
 
 /// Pause before the second attempt to remove a box; doubles up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_secs(1);

@@ -7,7 +7,9 @@ use std::time::Duration;
 use providers::Chain;
 
 use super::job::interval;
-use crate::control::{Control, Kept, Result};
+use crate::control::Control;
+use crate::control::Kept;
+use crate::control::Result;
 
 /// Interval of the inventories.
 pub(super) const INVENTORY_EVERY: Duration = Duration::from_secs(5);

@@ -5,7 +5,8 @@ use providers::mock::Mock;
 use providers::{Provider, Snapshots, Spec};
 
 use super::*;
-use crate::control::{NewSnapshotRequest, SpawnRequest};
+use crate::control::NewSnapshotRequest;
+use crate::control::SpawnRequest;
 use crate::test::harness::{self, TestApp, TestProvider};
 
 /// Deadline for each wait of a test.

@@ -7,7 +7,10 @@ use providers::Provider;
 
 use super::*;
 use crate::admission::QueuePolicy;
-use crate::control::{Error, Pause, Policy, SpawnRequest};
+use crate::control::Error;
+use crate::control::Pause;
+use crate::control::Policy;
+use crate::control::SpawnRequest;
 use crate::test::harness::{self, TestApp, TestProvider};
 
 const LEAVES_BOXES: Shutdown = Shutdown { destroy_all: false };

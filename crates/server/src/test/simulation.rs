@@ -22,7 +22,12 @@ use rand::{RngExt, SeedableRng};
 
 use super::harness::{self, TestApp};
 use crate::admission::QueuePolicy;
-use crate::control::{Error, IdempotencyKey, ListFilter, Policy, SharedBoxes, SpawnRequest};
+use crate::control::Error;
+use crate::control::IdempotencyKey;
+use crate::control::ListFilter;
+use crate::control::Policy;
+use crate::control::SharedBoxes;
+use crate::control::SpawnRequest;
 use crate::reconcile;
 use store::clock::{Clock, after, from_ms};
 use store::{PoolBounds, Sqlite, Store};

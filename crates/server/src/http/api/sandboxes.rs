@@ -9,7 +9,12 @@ use utoipa::IntoParams;
 
 use super::files::LIST_BYTES;
 use super::wire;
-use crate::control::{ListFilter, Sandbox, SpawnRequest, Spawned, WAIT_MAX, WaitFor};
+use crate::control::ListFilter;
+use crate::control::Sandbox;
+use crate::control::SpawnRequest;
+use crate::control::Spawned;
+use crate::control::WAIT_MAX;
+use crate::control::WaitFor;
 use crate::http::caller::Owner;
 use crate::http::error::{Result, malformed};
 use crate::http::middleware::lease_fence;

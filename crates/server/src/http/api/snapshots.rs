@@ -9,7 +9,9 @@ use utoipa::IntoParams;
 
 use super::files::LIST_BYTES;
 use super::wire;
-use crate::control::{ForkRequest, SnapshotCursor, SnapshotFilter};
+use crate::control::ForkRequest;
+use crate::control::SnapshotCursor;
+use crate::control::SnapshotFilter;
 use crate::http::error::Result;
 use crate::http::middleware::audit::Subject;
 use crate::http::request::{Json as Body, Name, Params};

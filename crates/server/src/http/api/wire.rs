@@ -26,9 +26,15 @@ use domain::{OwnerId, Quota, Resources, Room, SandboxId, SizeOptions, SpawnOptio
 use providers::{FileChange, FileChangeKind, FileInfo, Isolation, LimitKind, Unpacked, WatchRow};
 
 use self::scalars::{given, shortened};
-use crate::control::{
-    Decision, OwnerQuota, PoolStatus, ProviderDetail, QuotaSummary, Sandbox, SpawnRequest, Template, Usage,
-};
+use crate::control::Decision;
+use crate::control::OwnerQuota;
+use crate::control::PoolStatus;
+use crate::control::ProviderDetail;
+use crate::control::QuotaSummary;
+use crate::control::Sandbox;
+use crate::control::SpawnRequest;
+use crate::control::Template;
+use crate::control::Usage;
 use crate::events::subscription::Filter;
 use crate::events::{Event, EventType};
 use crate::http::error::{ApiError, malformed};

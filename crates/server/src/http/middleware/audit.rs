@@ -14,7 +14,8 @@ use tracing::Instrument;
 
 use crate::audit::{self, AGENT_CHARS_MAX, PATH_CHARS_MAX};
 use crate::auth::Principal;
-use crate::control::{Error, NewAuditEntry};
+use crate::control::Error;
+use crate::control::NewAuditEntry;
 use crate::http::caller::Caller;
 use crate::http::error::{ApiError, Code, Refusal};
 use crate::http::middleware::auth::Refused;

@@ -4,7 +4,8 @@ use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::Uri;
 use axum::http::request::Parts;
 
-use crate::control::{Error, Resource};
+use crate::control::Error;
+use crate::control::Resource;
 use crate::http::caller::{Caller, Owner};
 use crate::http::error::{ApiError, Result, malformed};
 use crate::http::policy::{About, NamedIn, Policy};

@@ -1,7 +1,8 @@
 use domain::{SizeOptions, SpawnOptions, State};
 
 use super::*;
-use crate::control::{Policy, SpawnRequest};
+use crate::control::Policy;
+use crate::control::SpawnRequest;
 use crate::test::harness::{self, TestApp, TestProvider};
 
 const MIB: u64 = 1 << 20;

@@ -11,7 +11,8 @@ use axum::response::{IntoResponse, Response};
 use base64_simd::STANDARD as BASE64;
 use bytes::{Buf, Bytes};
 
-use crate::control::{Collected, ExecOutcome};
+use crate::control::Collected;
+use crate::control::ExecOutcome;
 use crate::http::api::wire;
 use crate::http::request_memory::counted;
 use crate::http::stream::flow_control::{OUTFLOW_BYTES, Outflow, PIECE_BYTES_MIN};

@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep_until};
 use tokio_tungstenite::tungstenite::{Error as Fault, Message};
 
 use crate::budget::Reservation;
-use crate::control::{Listener, Refuser};
+use crate::control::Listener;
+use crate::control::Refuser;
 use crate::http::error::{ApiError, malformed};
 use crate::http::state::Api;
 use crate::http::stream::websocket::{BUFFER_BYTES, End, Inflow, MESSAGE, Session, heard, json, pings};

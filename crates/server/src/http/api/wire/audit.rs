@@ -6,7 +6,8 @@ use domain::Timestamp;
 use serde::Deserialize;
 
 use super::scalars::{given, shortened, time};
-use crate::control::{AuditEntry, AuditFilter};
+use crate::control::AuditEntry;
+use crate::control::AuditFilter;
 use crate::http::error::{ApiError, malformed};
 
 /// Rows of a page whose query has no `limit`.

@@ -9,7 +9,8 @@ use domain::SecretName;
 use providers::ExitStatus;
 
 use super::scalars::{duration, given, shortened, span};
-use crate::control::{ExecCommand, ExecRequest};
+use crate::control::ExecCommand;
+use crate::control::ExecRequest;
 use crate::http::error::{ApiError, malformed};
 
 /// Decodes text of a request to bytes.

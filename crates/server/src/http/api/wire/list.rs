@@ -6,7 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64_URL;
 use domain::{OwnerId, State};
 
-use crate::control::{Cursor, ListFilter};
+use crate::control::Cursor;
+use crate::control::ListFilter;
 use crate::http::error::{ApiError, malformed};
 
 /// Most sandboxes in one page of the list.

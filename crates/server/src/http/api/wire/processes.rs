@@ -8,7 +8,9 @@ use providers::{Background, BackgroundStdin, ProcessInfo, process_name_fault};
 use super::exec::bytes;
 use super::scalars::{duration, span, time};
 use super::socket::terminal;
-use crate::control::{ExecRequest, ProcessRef, StartProcess};
+use crate::control::ExecRequest;
+use crate::control::ProcessRef;
+use crate::control::StartProcess;
 use crate::http::error::{ApiError, malformed};
 
 /// Time for which a resumable command is kept without a reader.

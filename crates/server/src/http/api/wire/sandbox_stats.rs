@@ -4,7 +4,8 @@ use domain::State;
 
 use super::list::list_filter;
 use super::scalars::time;
-use crate::control::{ListFilter, SandboxStats};
+use crate::control::ListFilter;
+use crate::control::SandboxStats;
 use crate::http::error::{ApiError, malformed};
 
 /// Digits of a share after the point.

@@ -4,7 +4,11 @@ use domain::{OwnerId, SandboxId};
 use providers::ImageSnapshot;
 
 use super::scalars::{span, time};
-use crate::control::{ForkRequest, NewSnapshotRequest, Snapshot, SnapshotFilter, WarmSnapshot};
+use crate::control::ForkRequest;
+use crate::control::NewSnapshotRequest;
+use crate::control::Snapshot;
+use crate::control::SnapshotFilter;
+use crate::control::WarmSnapshot;
 use crate::http::error::{ApiError, malformed};
 
 /// Converts the body of a request for a snapshot.

@@ -5,7 +5,9 @@ use std::time::Duration;
 use domain::{Capacity, Lease, WorkerId, WorkerStatus};
 
 use super::scalars::{duration, shortened, span, time};
-use crate::control::{Heartbeat, LEASE_TTL_MAX, Seen};
+use crate::control::Heartbeat;
+use crate::control::LEASE_TTL_MAX;
+use crate::control::Seen;
 use crate::http::error::{ApiError, malformed};
 
 /// Longest host name, in bytes. <https://www.rfc-editor.org/rfc/rfc1035#section-2.3.4>

@@ -15,7 +15,10 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::{Error as Fault, Message};
 
 use crate::budget::Reservation;
-use crate::control::{AttachedProcess, Handle, InteractiveExec, InteractiveInput};
+use crate::control::AttachedProcess;
+use crate::control::Handle;
+use crate::control::InteractiveExec;
+use crate::control::InteractiveInput;
 use crate::http::api::output::{of_command, timed_out};
 use crate::http::api::wire;
 use crate::http::error::{ApiError, malformed};

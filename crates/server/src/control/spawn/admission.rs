@@ -1,0 +1,126 @@
+//! Preview of a spawn's admission, and the error texts of refusals.
+
+use std::time::Duration;
+
+use domain::{Denial, Room, format_duration};
+
+use super::SpawnRequest;
+use crate::admission::Refused;
+use crate::control::conflict::Conflict;
+use crate::control::error::{Error, Result};
+use crate::control::service::Control;
+
+/// Outcome that a spawn would have now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// First reason for a refusal; `None` if it would be admitted.
+    pub reason: Option<&'static str>,
+    /// True if a spawn refused only for `reason` would wait in the queue.
+    pub queueable: bool,
+    /// Active sandboxes, and the caps.
+    pub room: Room,
+    /// Maximum lifetime that may be requested.
+    pub max_ttl: Duration,
+}
+
+impl Control {
+    /// Evaluates a spawn without creating anything. The answer may be outdated a moment later.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] and other errors for a request that could never be spawned.
+    pub async fn decide(&self, request: SpawnRequest) -> Result<Decision> {
+        let asked = request.options.size;
+        let request = self.filled(request).await?;
+        let limits = self.limits_of(request.owner.as_ref()).await?;
+        let room = self.store.room(request.owner.as_ref(), self.policy.caps).await?;
+        let queues = self.policy.queue.enabled;
+        let decision = |reason, queueable| Decision { reason, queueable, room, max_ttl: limits.ttl_max };
+        if limits.ttl(request.options.ttl).is_err() {
+            self.check_options(&request.options)?;
+            // An unknown provider is an error of the request, reported also if the lifetime is
+            // too long.
+            if let Err(error @ Error::NoProvider { .. }) = self.offer(request.options.provider.as_deref()).await {
+                return Err(error);
+            }
+            return Ok(decision(Some("max_ttl"), false));
+        }
+        let mut lacks_place = None;
+        let is_unavailable = match self.plan_filled(request, asked).await {
+            Ok(plan) => {
+                lacks_place = self.lacks_shared_place(&plan.new.sandbox).await?;
+                !self.has_place(&plan.new).await?
+            }
+            Err(Error::Unavailable(_) | Error::Full(_)) => true,
+            Err(error) => return Err(error),
+        };
+        Ok(match room.admit() {
+            Err(denial) => decision(Some(denial.as_str()), queues),
+            Ok(()) if is_unavailable => decision(Some("no_eligible_worker"), false),
+            // The API has no reason of its own for a full pool.
+            Ok(()) => match lacks_place {
+                Some(denial) => decision(Some("no_eligible_worker"), self.policy.queue.waits_for(denial)),
+                None => decision(None, queues),
+            },
+        })
+    }
+
+    /// Converts a refusal into the caller's error.
+    pub(in crate::control) fn refused(&self, refused: Refused) -> Error {
+        match refused {
+            Refused::Denied(Denial::PoolFull, room) => {
+                Error::Unavailable(format!("{}; destroy one or try later", self.cap(Denial::PoolFull, room)))
+            }
+            Refused::Denied(denial, room) => {
+                Error::LimitReached(format!("{}; destroy one or try later", self.cap(denial, room)))
+            }
+            Refused::QueueFull(denial, room) => Error::LimitReached(format!(
+                "{}, and {} spawns wait already (`defaults.max_spawn_queue`); try later",
+                self.cap(denial, room),
+                self.policy.queue.places.all
+            )),
+            Refused::ShareFull(denial, room, own) => Error::LimitReached(format!(
+                "{}, and {own} spawns of this owner wait already, which is its share of the queue \
+                 (`defaults.max_spawn_queue_per_owner`); wait for these, or try later",
+                self.cap(denial, room)
+            )),
+            Refused::TimedOut(denial, room) => Error::LimitReached(format!(
+                "{}, and no place came free within {} (`defaults.spawn_queue_timeout`); try again",
+                self.cap(denial, room),
+                format_duration(self.policy.queue.timeout)
+            )),
+            Refused::NoWorker => Error::Unavailable(
+                "no worker can take this sandbox: none that offers the provider is online, heard of and below its \
+                 capacity; GET /api/v1/workers shows them"
+                    .to_owned(),
+            ),
+            Refused::KeyTaken => Conflict::KeyInUse.into(),
+            Refused::Store(error) => error.into(),
+            Refused::Closed => Error::Unavailable("the server is shutting down".to_owned()),
+        }
+    }
+
+    fn cap(&self, denial: Denial, room: Room) -> String {
+        match denial {
+            Denial::MaxSandboxes => {
+                format!("the server has its maximum of {} active sandboxes", room.caps.max_sandboxes)
+            }
+            Denial::MaxSandboxesPerOwner => {
+                format!("this owner has its maximum of {} active sandboxes", room.caps.max_sandboxes_per_owner)
+            }
+            Denial::PoolFull => {
+                let bounds = self.policy.pool.unwrap_or_default();
+                format!(
+                    "the pool is full: {} boxes for {} users each (`pool.max_vms`, `pool.max_users_per_vm`), and none \
+                     of this size has a place",
+                    bounds.hosts_max, bounds.places
+                )
+            }
+            Denial::PoolShare => {
+                "none of this owner's boxes of the pool has a place of this size, and those that hold \
+                                  this owner alone and are not full are as many as are free; use a size that you \
+                                  have already"
+                    .to_owned()
+            }
+        }
+    }
+}
