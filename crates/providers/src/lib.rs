@@ -10,7 +10,8 @@
 //!   [`Facts`] describe the runtime.
 //! - [`Guest`] is the inside of a box: it runs a [`Command`], reads and writes files.
 //! - [`Slots`] puts several users into one box.
-//! - [`Pauses`] stops the processes of a box, and lets them go on.
+//! - [`Pauses`] freezes the processes of a box, and resumes them.
+//! - [`Snapshots`] keeps the files of a box, and what of its memory it can, to start other boxes from.
 //!
 //! A method that can fail returns an [`Error`], whose cases a caller can tell apart.
 //!

@@ -1,7 +1,7 @@
 //! Providers that make boxes on this host themselves.
 //!
 //! [`Local`] is the provider; a [`Backend`] is a way to make boxes: [`crate::native`],
-//! [`crate::proot`]. The server starts a launcher for each box, reaches the box's agent over a
+//! [`crate::proot`], [`crate::firecracker`]. The server starts a launcher for each box, reaches the box's agent over a
 //! socket in its folder, and recovers all of its state from that folder after a restart. A probe
 //! box shows what the host forbids; [`Provider::health`] and [`Provider::facts`] report it.
 

@@ -19,7 +19,7 @@ mod templates;
 mod transactions;
 pub mod workers;
 
-pub use admission::{Admitted, IdempotencyKey, NewSandbox};
+pub use admission::{Admitted, IdempotencyKey, KEY_LIFETIME, NewSandbox};
 pub use audit::{AuditEntry, AuditFilter, NewAuditEntry};
 pub use error::Error;
 pub use pool::{PoolBounds, PoolCounts, PoolHost, PoolPlace};

@@ -61,7 +61,7 @@ pub trait Store: AuditStore + Maintenance + PoolStore + SnapshotStore + Workers 
     /// - With [`NewSandbox::pool`], it takes a place in the fullest open box of the same
     ///   provider, image and size, else in a new one. Concurrent calls never exceed a bound
     ///   together.
-    /// - A key is free if it is older than [`super::admission::KEY_LIFETIME`], or if its sandbox failed or was
+    /// - A key is free if it is older than [`super::KEY_LIFETIME`], or if its sandbox failed or was
     ///   removed before any caller received it.
     async fn admit(&self, new: &NewSandbox) -> Result<Admitted>;
 
@@ -94,7 +94,7 @@ pub trait Store: AuditStore + Maintenance + PoolStore + SnapshotStore + Workers 
     /// Returns a page of the sandboxes that a request may see at `now`, newest first.
     async fn sandboxes(&self, filter: &ListFilter, now: Timestamp) -> Result<Page>;
 
-    /// Returns sandboxes in state `creating` or `running` whose lifetime ended by `now`, the
+    /// Returns sandboxes in state `creating`, `running` or `paused` whose lifetime ended by `now`, the
     /// earliest end first, at most `limit`.
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<SandboxId>>;
 

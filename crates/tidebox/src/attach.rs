@@ -37,21 +37,20 @@ const INPUT_BYTES: usize = 16 * 1024;
 
 /// Attach this terminal to a background process
 #[derive(Debug, Args)]
-#[command(
-    after_help = "The screen of its terminal is shown as it is, and goes on; without a terminal, all output that is kept.\n\
-    Ctrl-P Ctrl-Q leaves it, and it goes on. Several may be attached to one process. The exit code is\n\
-    that of the process; 0 after leaving it. A line that breaks is opened anew.\n\n\
-    tidebox attach sb-… build"
-)]
+#[command(after_help = "Shows the current screen of a process with a terminal, or all retained output of a process\n\
+    without a terminal, and then follows. Ctrl-P Ctrl-Q detaches, and the process keeps running. Several\n\
+    clients can attach to one process. The exit code is the code of the process, or 0 after detaching.\n\
+    Reconnects if the connection breaks.\n\n\
+    tidebox attach sb-… build")]
 pub struct AttachArgs {
-    /// The sandbox
+    /// Sandbox ID
     id: String,
-    /// The process: its number or its name
+    /// Process number or name
     process: String,
-    /// Pass no stdin
+    /// Do not pass stdin
     #[arg(short, long)]
     no_stdin: bool,
-    /// Keys that leave the process; empty for none
+    /// Keys that detach from the process; empty to disable
     #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS, value_parser = DetachKeys::parse)]
     detach_keys: DetachKeys,
 }

@@ -17,28 +17,28 @@ const PAGE_MAX: u32 = 1000;
 /// Print the audit history, newest first
 #[derive(Debug, Args)]
 pub struct AuditArgs {
-    /// Only of this actor, such as admin, anonymous or worker:ID
+    /// Show only entries of this actor, such as admin, anonymous or worker:ID
     #[arg(long, value_name = "ACTOR")]
     actor: Option<String>,
-    /// Only this action, such as quotas.update or key.refused
+    /// Show only this action, such as quotas.update or key.refused
     #[arg(long, value_name = "ACTION")]
     action: Option<String>,
-    /// Only requests of this method
+    /// Show only requests with this method
     #[arg(long, value_name = "METHOD")]
     method: Option<String>,
-    /// Only answers with this status
+    /// Show only answers with this status
     #[arg(long, value_name = "CODE")]
     status: Option<u16>,
-    /// Only paths with this text in them
+    /// Show only paths that contain this text
     #[arg(long, value_name = "TEXT")]
     path: Option<String>,
-    /// Not before this time, such as 2026-01-31T12:00:00Z
+    /// Show only entries at or after this time, such as 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Before this time
+    /// Show only entries before this time
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
-    /// The most rows
+    /// Maximum number of rows
     #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
     /// Print CSV with a header row

@@ -27,23 +27,23 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::signals::Signals;
 
-/// Measure a running server, and the bare kernel beside it
+/// Measure a running server and, for comparison, the bare kernel
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Removes every box it made, also when it fails or is interrupted. Use a quiet machine, a release\n\
+    after_help = "Removes all its boxes, also after a failure or an interruption. Use an idle machine, a release\n\
     build, and a server without caps on sandboxes."
 )]
 pub struct BenchArgs {
-    /// Fewer of everything: seconds instead of a minute, and rougher figures
+    /// Measure less: takes seconds instead of a minute, and gives rougher figures
     #[arg(long)]
     quick: bool,
-    /// Image; the server's default if left out
+    /// Image to start from; the server's default if omitted
     #[arg(long, value_name = "NAME")]
     image: Option<String>,
-    /// Provider; the server's default if left out
+    /// Provider that runs the boxes; the server's default if omitted
     #[arg(long, value_name = "NAME")]
     provider: Option<String>,
-    /// Directory for the bare kernel's boxes; on the file system of the server's data for a fair ratio
+    /// Directory for the bare kernel's boxes; for a fair ratio, use the file system of the server's data
     #[arg(long, value_name = "DIR", default_value = "/tmp")]
     baseline_dir: PathBuf,
 }

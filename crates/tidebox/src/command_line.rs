@@ -21,8 +21,8 @@ use crate::{
 #[derive(Debug, Parser)]
 #[command(name = "tidebox", version, propagate_version = false, arg_required_else_help = true, term_width = 100)]
 #[command(after_help = "Start with `tidebox serve`, then `tidebox run host uname -a`.\n\n\
-    Exit codes: 0 done, 1 the service or the connection failed, 2 wrong usage. `exec` and `run` give the\n\
-    command's own code, and 125 when they themselves failed.")]
+    Exit codes: 0 done, 1 the service or the connection failed, 2 wrong usage. `exec` and `run` return\n\
+    the exit code of the command, or 125 if they fail themselves.")]
 pub struct CommandLine {
     #[command(flatten)]
     global: Global,
@@ -36,7 +36,7 @@ const DEFAULT_URL: &str = "http://127.0.0.1:7423";
 /// Options of every subcommand.
 #[derive(Debug, Args)]
 struct Global {
-    /// The server
+    /// Server URL
     #[arg(
         long,
         global = true,
@@ -47,7 +47,7 @@ struct Global {
         help_heading = "General"
     )]
     url: String,
-    /// The API key; better given by the environment, which others cannot read
+    /// API key; prefer the environment variable, which others cannot read
     #[arg(
         long,
         global = true,
@@ -57,8 +57,8 @@ struct Global {
         help_heading = "General"
     )]
     api_key: Option<String>,
-    /// A PEM file of the authorities that may vouch for an https server, or of its
-    /// own certificate, instead of those that the system trusts
+    /// PEM file with the authorities to trust for https, or with the server's own certificate,
+    /// instead of the system's authorities
     #[arg(
         long,
         global = true,
@@ -68,7 +68,7 @@ struct Global {
         help_heading = "General"
     )]
     ca_file: Option<PathBuf>,
-    /// Owner that requests count for
+    /// Owner that requests are charged to
     #[arg(
         long,
         global = true,
@@ -78,7 +78,7 @@ struct Global {
         help_heading = "General"
     )]
     user_id: Option<String>,
-    /// Format of answers
+    /// Output format
     #[arg(long, global = true, value_enum, default_value_t = Format::Table, value_name = "FORMAT", help_heading = "General")]
     output: Format,
 }

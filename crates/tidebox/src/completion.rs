@@ -8,11 +8,11 @@ use clap_complete::Shell;
 use crate::failure::Result;
 use crate::output::stdout;
 
-/// Print the completion script of a shell
+/// Print the completion script for a shell
 #[derive(Debug, Args)]
 #[command(after_help = "For bash: tidebox completion bash > /etc/bash_completion.d/tidebox")]
 pub struct CompletionArgs {
-    /// The shell
+    /// Shell to print the script for
     shell: Shell,
 }
 

@@ -11,7 +11,7 @@ pub mod layers;
 mod lint;
 mod show;
 
-/// Show and judge the configuration of a server, without starting it
+/// Show and check the configuration of a server, without starting the server
 #[derive(Debug, Args)]
 pub struct ConfigArgs {
     #[command(subcommand)]

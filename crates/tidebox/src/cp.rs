@@ -26,19 +26,19 @@ use crate::signals::Signals;
 /// Pieces of an archive that wait to be sent or written.
 pub const QUEUE_PIECES: usize = 2;
 
-/// Copy files into a sandbox, or out of one
+/// Copy files between a sandbox and this machine
 #[derive(Debug, Args)]
 #[command(
-    after_help = "One of the two is a file in a box, written ID:/path; the other is a file here, or - for stdin\n\
-    or stdout. A file here with a colon in its name is written ./like:this. With -r, a directory goes with\n\
-    all that is below it, its modes, times and links: into DST if that is a directory, else as DST; and\n\
-    SRC/. stands for what is in it.\n\n\
+    after_help = "One of SRC and DST is a file in a sandbox, written ID:/path; the other is a local file, or - for\n\
+    stdin or stdout. Write a local file name that contains a colon as ./like:this. With -r, a directory\n\
+    is copied recursively, with modes, times and links: into DST if DST is a directory, else as DST.\n\
+    SRC/. copies the contents of SRC.\n\n\
     tidebox cp main.py sb-…:/workspace/main.py\n\
     tidebox cp sb-…:/workspace/result.csv .\n\
     tidebox cp -r src sb-…:/workspace"
 )]
 pub struct CpArgs {
-    /// Copy directories with all that is below them
+    /// Copy directories recursively
     #[arg(short, long)]
     recursive: bool,
     /// Source

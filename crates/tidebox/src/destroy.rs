@@ -8,13 +8,13 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::output::{Format, harmless, stdout};
 
-/// Remove sandboxes, with everything in them
+/// Remove sandboxes and everything in them
 #[derive(Debug, Args)]
 #[command(visible_alias = "rm")]
 // A removal never asks whether it should; fingers add it.
 #[command(arg = clap::Arg::new("force").short('f').long("force").hide(true).action(clap::ArgAction::SetTrue))]
 pub struct DestroyArgs {
-    /// The sandboxes
+    /// Sandbox IDs
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
 }

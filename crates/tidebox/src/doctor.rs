@@ -18,11 +18,11 @@ use crate::failure::Result;
 use crate::firecracker::wanted::Wanted;
 use crate::output::harmless;
 
-/// Tell what this host can do, what is missing, and how to get it
+/// Report what this host can do, what is missing, and how to get it
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Looks at this host, and at the server if it answers. Of the configuration it takes only what names the\n\
-    programs and the kernel of virtual machines. Exits with 1 if no box can be made: by the server if it answers,\n\
+    after_help = "Checks this host, and the server if it answers. Uses only the settings that name the programs and\n\
+    the kernel of virtual machines. Exits with 1 if no box can be made: by the server if it answers,\n\
     else by any provider on this host."
 )]
 pub struct DoctorArgs {

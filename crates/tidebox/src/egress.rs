@@ -10,13 +10,13 @@ use crate::failure::Result;
 use crate::output::{pairs, table};
 use crate::values::{EgressOptions, or_dash};
 
-/// Show the connections out of a sandbox, and set its policy
+/// Show the outgoing connections of a sandbox, or set its egress policy
 ///
-/// Without options it shows the policy, the numbers and the newest decisions. With options it replaces the policy; open
-/// connections that it does not let through are closed.
+/// Without options, shows the policy, the counters and the newest decisions. With options, replaces the policy, and
+/// closes open connections that the new policy does not allow.
 #[derive(Debug, Args)]
 pub struct EgressArgs {
-    /// The sandbox
+    /// Sandbox ID
     id: String,
     #[command(flatten)]
     policy: EgressOptions,

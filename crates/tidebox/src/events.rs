@@ -16,19 +16,19 @@ const RETRY_MIN: Duration = Duration::from_millis(500);
 /// The longest pause before a reconnection.
 const RETRY_MAX: Duration = Duration::from_secs(15);
 
-/// Print what has happened, one line per event
+/// Print events, one per line
 #[derive(Debug, Args)]
 pub struct EventsArgs {
-    /// Only events of this type, such as sandbox.running; several by commas, or given several times
+    /// Show only events of this type, such as sandbox.running; separate several by commas or repeat the option
     #[arg(long = "type", value_name = "TYPE", value_delimiter = ',')]
     types: Vec<String>,
-    /// Only what happened to this sandbox
+    /// Show only events of this sandbox
     #[arg(long, value_name = "ID")]
     sandbox: Option<String>,
-    /// Begin after the event with this number; without it, print all that the server keeps
+    /// Start after the event with this number; if omitted, print all events that the server keeps
     #[arg(long, value_name = "N")]
     after: Option<u64>,
-    /// Go on with what is to come, also when the connection is cut or the server restarts
+    /// Follow new events; reconnect if the connection breaks or the server restarts
     #[arg(short, long)]
     follow: bool,
 }

@@ -24,22 +24,20 @@ pub const SHELL: &str = "if command -v bash >/dev/null; then exec bash -l; else 
 
 /// Run a command in a sandbox
 #[derive(Debug, Args)]
-#[command(
-    after_help = "The words after the ID are run as they are, without a shell; -c gives a line to /bin/sh instead.\n\
-    Options of exec come before the first of them; -- may stand there.\n\
-    Output arrives as it is written, byte by byte. The exit code is the command's own; 124 at the\n\
-    deadline; 125 if the command could not be run at all. Ctrl-C ends the command.\n\
-    Stdin is read with -i only. With -it the command has this terminal, with every key; Ctrl-P Ctrl-Q\n\
-    leaves it, and a line that breaks is opened again. With a name the command keeps running when this\n\
-    one ends, and `tidebox attach` comes back to it.\n\n\
+#[command(after_help = "The words after the ID run unchanged, without a shell; -c passes a line to /bin/sh instead.\n\
+    Options of exec come before the first word of the command; -- may separate them.\n\
+    Output is streamed, byte by byte. The exit code is the code of the command; 124 at the deadline; 125\n\
+    if the command could not be run at all. Ctrl-C ends the command.\n\
+    Stdin is read only with -i. With -it, the command gets this terminal and every key; Ctrl-P Ctrl-Q\n\
+    detaches, and exec reconnects if the connection breaks. With --name, the command keeps running when\n\
+    exec ends, and `tidebox attach` returns to it.\n\n\
     tidebox exec sb-… python3 -c 'print(1)'\n\
     tidebox exec sb-… -c 'ls | wc -l'\n\
     tar c src | tidebox exec -i sb-… tar x\n\
     tidebox exec -it sb-… vim notes.txt\n\
-    tidebox exec -d --name web sb-… python3 -m http.server"
-)]
+    tidebox exec -d --name web sb-… python3 -m http.server")]
 pub struct ExecArgs {
-    /// The sandbox
+    /// Sandbox ID
     id: String,
     #[command(flatten)]
     command: CommandArgs,
@@ -50,19 +48,19 @@ pub struct ExecArgs {
 /// Options for a person's part in the command.
 #[derive(Debug, Args)]
 pub struct InteractionArgs {
-    /// Pass stdin on as it is typed or written; without it nothing is read
+    /// Stream stdin to the command; without this option, stdin is not read
     #[arg(short, long, conflicts_with = "no_stdin")]
     interactive: bool,
-    /// Give the command a terminal; with -i it is this one. Without a command it is a shell
+    /// Allocate a terminal for the command; with -i, use this terminal. Without a command, run a shell
     #[arg(short, long)]
     tty: bool,
-    /// Start it in the background, and print the number of the process
+    /// Run the command in the background and print its process number
     #[arg(short, long, conflicts_with = "interactive")]
     detach: bool,
-    /// Name of the process, which then goes on when this command ends. One that runs already is attached to
+    /// Name the process, so that it keeps running when exec ends; attach if the name is already running
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Keys that leave the process; empty for none
+    /// Keys that detach from the process; empty to disable
     #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS, value_parser = DetachKeys::parse)]
     detach_keys: DetachKeys,
 }
@@ -93,25 +91,25 @@ impl InteractionArgs {
 // What is so without -i, for scripts that say it.
 #[command(arg = clap::Arg::new("no_stdin").short('n').long("no-stdin").hide(true).action(clap::ArgAction::SetTrue))]
 pub struct CommandArgs {
-    /// Run this line by /bin/sh
+    /// Run this line with /bin/sh
     #[arg(short = 'c', long = "command", value_name = "LINE", conflicts_with = "words")]
     line: Option<String>,
-    /// Set a variable of its environment; may be given several times
+    /// Set an environment variable; may be repeated
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
-    /// Set a variable to the value of a secret that is for commands; may be given several times
+    /// Set an environment variable to the value of a secret for commands; may be repeated
     #[arg(long, value_name = "KEY=SECRET", value_parser = pair)]
     env_secret: Vec<(String, String)>,
-    /// Absolute directory to start in
+    /// Working directory, as an absolute path
     #[arg(short, long, value_name = "DIR")]
     workdir: Option<String>,
     /// User to run as: name, uid, name:group or uid:gid
     #[arg(short, long, value_name = "USER")]
     user: Option<String>,
-    /// Deadline, such as 30s; the server's default if left out
+    /// Deadline, such as 30s; the server's default if omitted
     #[arg(long, value_name = "DURATION")]
     timeout: Option<String>,
-    /// The program and its arguments
+    /// Program to run and its arguments
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     words: Vec<String>,
 }

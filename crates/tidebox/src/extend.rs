@@ -7,12 +7,12 @@ use clap::Args;
 use crate::context::Context;
 use crate::failure::Result;
 
-/// Give a sandbox a new lifetime, counted from now
+/// Set a new lifetime for a sandbox, counted from now
 #[derive(Debug, Args)]
 pub struct ExtendArgs {
-    /// The sandbox
+    /// Sandbox ID
     id: String,
-    /// Lifetime from now, such as 30m; may shorten
+    /// Lifetime from now, such as 30m; may be shorter than before
     ttl: String,
 }
 

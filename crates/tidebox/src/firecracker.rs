@@ -14,7 +14,7 @@ mod settings;
 mod setup;
 pub mod wanted;
 
-/// Prepare this host for boxes in virtual machines
+/// Prepare this host to run boxes in virtual machines
 #[derive(Debug, Args)]
 pub struct FirecrackerArgs {
     #[command(subcommand)]

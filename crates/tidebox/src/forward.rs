@@ -27,28 +27,28 @@ const CONNECTIONS_MAX: usize = 256;
 /// Pause before a connection is accepted again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Make ports of a sandbox reachable on this machine, or ports of this machine in the sandbox
+/// Forward local ports to a sandbox, or ports in the sandbox to this machine
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Each connection to a local port is one to the port in the sandbox, at its loopback or another of its\n\
-    addresses. Runs until Ctrl-C, or until the sandbox ends. A port of 0 takes a free one and prints it.\n\n\
-    With --reverse, as with ssh -R, programs in the sandbox connect to its port, and reach a port of this machine, or\n\
-    of another host that this machine reaches.\n\n\
+    after_help = "Forwards each connection to a local port to the port in the sandbox, at its loopback or another of\n\
+    its addresses. Runs until Ctrl-C, or until the sandbox ends. Port 0 picks a free port and prints it.\n\n\
+    With --reverse, as with ssh -R, programs in the sandbox connect to a port there and reach a port of\n\
+    this machine, or of another host that this machine can reach.\n\n\
     tidebox forward sb-… 3000\n\
     tidebox forward sb-… 8080:80 0:5432\n\
     tidebox forward --reverse sb-… 5432 8080:3000 9000:db.internal:9000"
 )]
 pub struct ForwardArgs {
-    /// The sandbox
+    /// Sandbox ID
     id: String,
-    /// Port here, and the port in the sandbox if it is another; with --reverse the port in the sandbox,
-    /// and what it leads to if it is not the same port of this machine: 8080:3000, 8080:HOST:3000
+    /// Local port, and the port in the sandbox if it differs. With --reverse, the port in the sandbox, and the
+    /// target if it is not the same port of this machine: 8080:3000, 8080:HOST:3000
     #[arg(required = true, value_name = "LOCAL[:REMOTE]")]
     ports: Vec<String>,
-    /// Address of this machine to listen on; any other than a loopback address lets others in
+    /// Local address to listen on; an address other than loopback lets other machines connect
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     address: IpAddr,
-    /// Listen in the sandbox, on its loopback, and connect from here
+    /// Listen on the loopback of the sandbox, and connect from this machine
     #[arg(long, conflicts_with = "address")]
     reverse: bool,
 }

@@ -15,7 +15,7 @@ use crate::values::labels;
 #[derive(Debug, Args)]
 #[command(visible_alias = "inspect")]
 pub struct GetArgs {
-    /// The sandbox
+    /// Sandbox ID
     id: String,
 }
 

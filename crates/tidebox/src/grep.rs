@@ -14,42 +14,42 @@ use crate::output::harmless;
 /// Exit code of a search that found nothing, as grep has it.
 const NOTHING: u8 = 1;
 
-/// Search in the files of a sandbox
+/// Search the files of a sandbox
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Prints path:line:text of each line that matches, and path-line-text of those around it. Exits \
-                        with 1 if there is none.\n\n\
+    after_help = "Prints path:line:text for each matching line, and path-line-text for context lines. Exits with \
+                        1 if no line matches.\n\n\
                         tidebox grep sb-… 'fn \\w+' /workspace/src -g '*.rs' -C 2"
 )]
 pub struct GrepArgs {
-    /// The sandbox
+    /// Sandbox ID
     id: String,
-    /// Regular expression
+    /// Regular expression to search for
     pattern: String,
-    /// File or directory in the sandbox; /workspace if left out
+    /// File or directory in the sandbox; /workspace if omitted
     path: Option<String>,
-    /// PATTERN is the text itself
+    /// Treat PATTERN as plain text
     #[arg(short = 'F', long)]
     fixed_strings: bool,
-    /// Match letters in either case
+    /// Ignore case
     #[arg(short, long)]
     ignore_case: bool,
     /// Match whole words only
     #[arg(short, long)]
     word_regexp: bool,
-    /// Only files that match this glob; with a ! before it, all but those
+    /// Search only files that match this glob; a leading ! excludes matching files instead
     #[arg(short, long, value_name = "GLOB")]
     glob: Vec<String>,
-    /// Search hidden files too
+    /// Also search hidden files
     #[arg(long)]
     hidden: bool,
-    /// Leave out what git ignores
+    /// Skip files that git ignores
     #[arg(long)]
     gitignore: bool,
-    /// Lines to print around each match
+    /// Number of context lines to print around each match
     #[arg(short = 'C', long, value_name = "N", default_value_t = 0)]
     context: u32,
-    /// Most matches to print; the server's default (1000) if left out
+    /// Maximum number of matches to print; the server's default (1000) if omitted
     #[arg(short, long, value_name = "N")]
     max_count: Option<u32>,
 }

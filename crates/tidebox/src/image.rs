@@ -15,14 +15,13 @@ use crate::output::{Output, harmless, pairs, table};
 use crate::values::{labels, or_dash};
 use progress::{Shown, bytes};
 
-/// Fetch, take in, look at and remove images
+/// Manage images
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Images are kept on the server, for the providers native and proot. They need the admin key.\n\n\
+#[command(after_help = "Images are stored on the server, for the providers native and proot. Image commands\n\
+    require the admin key.\n\n\
     tidebox image pull python:3.12\n\
     docker save myapp | tidebox image import -\n\
-    tidebox image import rootfs.tar.gz --name mysystem:1"
-)]
+    tidebox image import rootfs.tar.gz --name mysystem:1")]
 pub struct ImageArgs {
     #[command(subcommand)]
     command: Command,
@@ -30,22 +29,22 @@ pub struct ImageArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Fetch an image from its registry
-    #[command(after_help = "A name without a registry is one of docker.io. What is on the server already is not\n\
-        downloaded again. The server goes on when this is interrupted.")]
+    /// Pull an image from its registry
+    #[command(after_help = "A name without a registry refers to docker.io. Data that the server already has is not\n\
+        downloaded again. If you interrupt this command, the server continues the pull.")]
     Pull {
         /// Image, such as python:3.12 or localhost:5000/app@sha256:…
         name: String,
     },
-    /// Take images in from an archive
+    /// Import images from an archive
     #[command(
-        after_help = "The archive is what `docker save` writes, a tar of an OCI layout, or a tar of a root file\n\
-        system; each plain, or packed by gzip or zstd."
+        after_help = "The archive is the output of `docker save`, a tar of an OCI layout, or a tar of a root file\n\
+        system; plain, or compressed with gzip or zstd."
     )]
     Import {
-        /// File, or - for stdin
+        /// Archive file, or - for stdin
         file: PathBuf,
-        /// Name for the image; needed if the archive does not say
+        /// Name for the image; required if the archive contains no name
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
     },
@@ -55,19 +54,19 @@ enum Command {
     /// Show one image
     #[command(visible_alias = "get")]
     Inspect {
-        /// Name or digest
+        /// Image name or digest
         name: String,
     },
-    /// Remove images; a digest removes one with all its names
+    /// Remove images; a digest removes an image with all its names
     #[command(visible_alias = "rm")]
     Remove {
-        /// Names or digests
+        /// Image names or digests
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
-    /// Remove images that no box uses and that have no name any more
+    /// Remove images that no box uses and that no longer have a name
     Prune {
-        /// Those too that have a name
+        /// Also remove unused images that have a name
         #[arg(long)]
         all: bool,
     },

@@ -9,21 +9,19 @@ use crate::failure::Result;
 
 /// Send a signal to a background process
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Without an option the process is asked to end (SIGTERM), and stays listed with its exit code.\n\n\
+#[command(after_help = "Without an option, asks the process to end (SIGTERM); it stays listed with its exit code.\n\n\
     tidebox kill sb-… web\n\
     tidebox kill sb-… web --signal HUP\n\
-    tidebox kill sb-… web --remove"
-)]
+    tidebox kill sb-… web --remove")]
 pub struct KillArgs {
-    /// The sandbox
+    /// Sandbox ID
     id: String,
-    /// The process: its number or its name
+    /// Process number or name
     process: String,
     /// Signal to send, such as INT or SIGHUP
     #[arg(short, long, value_name = "SIGNAL", default_value = "TERM")]
     signal: String,
-    /// End it and all that it started at once, and forget it with its output
+    /// End the process and everything it started at once, and delete its entry and output
     #[arg(long, conflicts_with = "signal")]
     remove: bool,
 }

@@ -9,7 +9,7 @@ use crate::failure::Result;
 use crate::output::{Format, harmless, stdout, table};
 use crate::values::{labels, or_dash};
 
-/// List the sandboxes that are there, newest first
+/// List sandboxes, newest first
 #[derive(Debug, Args)]
 #[command(visible_alias = "ls")]
 pub struct ListArgs {
@@ -20,10 +20,10 @@ pub struct ListArgs {
 /// Choice of the sandboxes to list, and of what is said of them.
 #[derive(Debug, Args)]
 pub struct Shown {
-    /// Those that failed too
+    /// Include failed sandboxes
     #[arg(short, long)]
     all: bool,
-    /// Only the IDs
+    /// Print only IDs
     #[arg(short, long)]
     quiet: bool,
 }

@@ -12,23 +12,23 @@ use crate::context::Context;
 use crate::failure::Result;
 use crate::output::{harmless, note, stdout};
 
-/// Print the newest lines of a sandbox's console, or the output of a background process
+/// Print the newest console lines of a sandbox, or the output of a background process
 #[derive(Debug, Args)]
 #[command(after_help = "tidebox logs sb-…\n\
     tidebox logs sb-… --process web -f")]
 pub struct LogsArgs {
-    /// The sandbox
+    /// Sandbox ID
     id: String,
-    /// Number of lines; the server's default (100) if left out
+    /// Number of lines to print; the server's default (100) if omitted
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "process")]
     lines: Option<u32>,
-    /// The process whose output to print: its number or its name
+    /// Print the output of this process, given by number or name
     #[arg(short, long, value_name = "PROCESS")]
     process: Option<String>,
-    /// Go on until the process ends
+    /// Follow the output until the process ends
     #[arg(short, long, requires = "process")]
     follow: bool,
-    /// Number of bytes of output to leave out: what is known already
+    /// Number of bytes of output to skip, for example because you already have them
     #[arg(long, value_name = "SEQ", default_value_t = 0, requires = "process")]
     from: u64,
 }

@@ -13,27 +13,27 @@ use crate::output::{harmless, note};
 /// Programs that open a URL, by system.
 const OPENERS: [&str; 2] = ["xdg-open", "open"];
 
-/// Print the URL of a port, and open it in a browser
+/// Print the URL of a port and open it in a browser
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The URL holds a token: it opens this port of this sandbox to everyone who has it, until the time is\n\
-    over. A browser is opened only if the output is a terminal.\n\n\
+    after_help = "The URL contains a token: until it expires, everyone who has the URL can open this port of this\n\
+    sandbox. A browser is opened only if the output is a terminal.\n\n\
     tidebox open sb-… 3000\n\
     tidebox open sb-… 3000 --print --ttl 8h"
 )]
 pub struct OpenArgs {
-    /// The sandbox
+    /// Sandbox ID
     id: String,
     /// Port in the sandbox
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// Print the URL and open nothing
+    /// Print the URL without opening a browser
     #[arg(long)]
     print: bool,
-    /// Time for which the URL opens the port, such as 8h; 1h if absent
+    /// Lifetime of the URL, such as 8h; 1h if omitted
     #[arg(long)]
     ttl: Option<String>,
-    /// Make a URL that needs no cookie, for web hooks and the like
+    /// Make a URL that needs no cookie, for example for webhooks
     #[arg(long)]
     public: bool,
 }

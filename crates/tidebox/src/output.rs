@@ -10,10 +10,10 @@ use crate::failure::{Failure, Result};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// Columns for people.
+    /// Table for people.
     #[default]
     Table,
-    /// The JSON of the API, for programs.
+    /// JSON of the API, for programs.
     Json,
 }
 

@@ -9,27 +9,27 @@ use crate::context::Context;
 use crate::failure::Result;
 use crate::get::described;
 
-/// Stop the processes of a sandbox where they are; the next request that needs it has them go on
+/// Pause a sandbox; the next request that needs it resumes it
 #[derive(Debug, Args)]
 pub struct PauseArgs {
-    /// The sandbox
+    /// Sandbox ID
     id: String,
-    /// Pause it also while requests use it, which then wait
+    /// Pause even if requests are using the sandbox; these requests then wait
     #[arg(long)]
     force: bool,
-    /// Hand memory of it back to the system, also if it is paused already
+    /// Return memory of the sandbox to the system, also if it is already paused
     #[arg(long, conflicts_with = "to_disk")]
     reclaim: bool,
-    /// Write it to disk, so that it takes no memory until it goes on; also if it is paused already
+    /// Write the sandbox to disk, so that it takes no memory until it resumes; also if it is already paused
     #[arg(long)]
     to_disk: bool,
 }
 
-/// Have the processes of a paused sandbox go on
+/// Resume a paused sandbox
 #[derive(Debug, Args)]
 #[command(visible_alias = "unpause")]
 pub struct ResumeArgs {
-    /// The sandbox
+    /// Sandbox ID
     id: String,
 }
 

@@ -9,10 +9,10 @@ use crate::failure::Result;
 use crate::output::table;
 use crate::values::or_dash;
 
-/// List the TCP ports that listen in a sandbox
+/// List the listening TCP ports of a sandbox
 #[derive(Debug, Args)]
 pub struct PortsArgs {
-    /// The sandbox
+    /// Sandbox ID
     id: String,
 }
 

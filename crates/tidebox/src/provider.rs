@@ -10,7 +10,7 @@ use crate::failure::Result;
 use crate::output::{pairs, table};
 use crate::values::labels;
 
-/// Look at what can hold boxes
+/// Show providers and their health
 #[derive(Debug, Args)]
 pub struct ProviderArgs {
     #[command(subcommand)]
@@ -19,16 +19,16 @@ pub struct ProviderArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the providers with their last check
+    /// List providers with the result of their last check
     #[command(visible_alias = "ls")]
     List,
     /// Show one provider
     #[command(visible_alias = "inspect")]
     Get {
-        /// The provider
+        /// Provider name
         name: String,
     },
-    /// Check every provider now; exits with 1 if none is healthy
+    /// Check all providers now; exits with 1 if no provider is healthy
     Test,
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use crate::context::Context;
 use crate::failure::Result;
 
-/// Remove the sandboxes whose time is over
+/// Remove expired sandboxes
 #[derive(Debug, Args)]
 pub struct PruneArgs {}
 

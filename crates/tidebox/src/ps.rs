@@ -11,10 +11,10 @@ use crate::list::{self, Shown};
 use crate::output::table;
 use crate::values::or_dash;
 
-/// List the background processes of a sandbox; without an ID, the sandboxes
+/// List the background processes of a sandbox; without an ID, list sandboxes
 #[derive(Debug, Args)]
 pub struct PsArgs {
-    /// The sandbox
+    /// Sandbox ID
     #[arg(conflicts_with_all = ["all", "quiet"])]
     id: Option<String>,
     #[command(flatten)]

@@ -26,13 +26,13 @@ const RUN_LABEL: &str = "tidebox.run";
 /// The longest wait for the removal of the box; after it the box is left to its TTL.
 const DESTROY_MAX: Duration = Duration::from_secs(30);
 
-/// Run one command in a new box, and remove the box
+/// Run a command in a new box, then remove the box
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The box is removed however the command ends, also on Ctrl-C. The exit code is the command's own;\n\
-    124 at the deadline; 125 if there was no box or the command could not be run.\n\
-    Options of run come before the first word of the command; -- may stand there. Stdin is read with -i\n\
-    only.\n\n\
+    after_help = "The box is always removed when the command ends, also on Ctrl-C. The exit code is the code of the\n\
+    command; 124 at the deadline; 125 if there was no box or the command could not be run.\n\
+    Options of run come before the first word of the command; -- may separate them. Stdin is read only\n\
+    with -i.\n\n\
     tidebox run host python3 -c 'print(1)'\n\
     tidebox run --memory-mb 256 host -c 'dmesg | tail'\n\
     tidebox run -it host"
@@ -44,15 +44,15 @@ pub struct RunArgs {
     image: String,
     #[command(flatten)]
     options: SpawnOptions,
-    /// Owner that the box counts for; --user-id wins over it
+    /// Owner that the box is charged to; --user-id takes precedence
     #[arg(long, value_name = "ID")]
     owner: Option<String>,
     #[command(flatten)]
     command: CommandArgs,
-    /// Pass stdin on as it is typed or written; without it nothing is read
+    /// Stream stdin to the command; without this option, stdin is not read
     #[arg(short, long, conflicts_with = "no_stdin")]
     interactive: bool,
-    /// Give the command a terminal; with -i it is this one. Without a command it is a shell
+    /// Allocate a terminal for the command; with -i, use this terminal. Without a command, run a shell
     #[arg(short, long)]
     tty: bool,
 }

@@ -16,7 +16,7 @@ use crate::values::or_dash;
 /// Largest value that is read, in bytes; the server takes less.
 const VALUE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Keep keys that the server sends to hosts in the place of boxes, or gives to commands
+/// Manage secrets that the server sends to hosts on behalf of boxes, or passes to commands
 #[derive(Debug, Args)]
 pub struct SecretArgs {
     #[command(subcommand)]
@@ -25,43 +25,43 @@ pub struct SecretArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the secrets, without their values
+    /// List secrets, without their values
     #[command(visible_alias = "ls")]
     List,
     /// Show one secret, without its value
     #[command(visible_alias = "inspect")]
     Get {
-        /// The secret
+        /// Secret name
         name: String,
     },
-    /// Save a secret, whose value is read from standard input; an earlier one of its name is replaced
+    /// Save a secret with a value read from stdin; replaces a secret with the same name
     Set(SetArgs),
-    /// Delete a secret; requests go without it from then on
+    /// Delete a secret; later requests are sent without it
     #[command(visible_alias = "rm")]
     Delete {
-        /// The secret
+        /// Secret name
         name: String,
     },
 }
 
 #[derive(Debug, Args)]
 struct SetArgs {
-    /// The secret
+    /// Secret name
     name: String,
-    /// Host that it is sent to by HTTPS, such as api.example.com or *.example.net:8443; may be given several times.
-    /// Without one it is for commands: exec --env-secret
+    /// Host that receives the secret over HTTPS, such as api.example.com or *.example.net:8443; may be repeated.
+    /// Without a host, the secret is for commands: exec --env-secret
     #[arg(long, value_name = "HOST")]
     host: Vec<String>,
-    /// Header that it is sent in [default: authorization]
+    /// Header that carries the secret [default: authorization]
     #[arg(long, value_name = "NAME", requires = "host")]
     header: Option<String>,
-    /// Form of the header's value: plain, bearer, or basic:USER [default: bearer for authorization, else plain]
+    /// Form of the header value: plain, bearer, or basic:USER [default: bearer for authorization, else plain]
     #[arg(long, value_name = "FORM", requires = "host")]
     form: Option<String>,
-    /// Owner whose boxes may use it; may be given several times; all if left out
+    /// Owner whose boxes may use the secret; may be repeated; all owners if omitted
     #[arg(long, value_name = "ID")]
     owner: Vec<String>,
-    /// Read the value from this file
+    /// Read the value from this file instead of stdin
     #[arg(long, value_name = "FILE")]
     value_file: Option<PathBuf>,
 }

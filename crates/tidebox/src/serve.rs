@@ -18,7 +18,7 @@ pub struct ServeArgs {
     /// Configuration file, instead of ./tidebox.yaml, ~/.tidebox/config.yaml and /etc/tidebox/config.yaml
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Remove all boxes of this server when it stops; without it they run on
+    /// Remove all boxes of this server when it stops; without this option, they keep running
     #[arg(long)]
     pub destroy_on_exit: bool,
 }

@@ -11,24 +11,24 @@ use crate::failure::Result;
 /// Open a shell in a sandbox
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Ctrl-P Ctrl-Q leaves the shell, which goes on if it has a name. A line that breaks is opened anew\n\
-    within a minute. The exit code is the shell's.\n\n\
+    after_help = "Ctrl-P Ctrl-Q detaches from the shell, which keeps running if it has a name. If the connection\n\
+    breaks, reconnects within a minute. The exit code is the code of the shell.\n\n\
     tidebox shell sb-…\n\
-    tidebox shell sb-… --name work    (again: comes back to it)"
+    tidebox shell sb-… --name work    (repeat to return to it)"
 )]
 pub struct ShellArgs {
-    /// The sandbox
+    /// Sandbox ID
     id: String,
-    /// Name of the session; one that runs already is attached to
+    /// Name the session; attach if the name is already running
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// User to run as: name, uid, name:group or uid:gid
     #[arg(short, long, value_name = "USER")]
     user: Option<String>,
-    /// Absolute directory to start in
+    /// Working directory, as an absolute path
     #[arg(short, long, value_name = "DIR")]
     workdir: Option<String>,
-    /// Keys that leave the shell; empty for none
+    /// Keys that detach from the shell; empty to disable
     #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS, value_parser = DetachKeys::parse)]
     detach_keys: DetachKeys,
 }

@@ -10,7 +10,7 @@ use crate::failure::Result;
 use crate::output::{harmless, pairs, table};
 use crate::values::or_dash;
 
-/// Keep the files of sandboxes, to make others of them
+/// Manage snapshots: saved sandboxes that new sandboxes start from
 #[derive(Debug, Args)]
 pub struct SnapshotArgs {
     #[command(subcommand)]
@@ -19,41 +19,41 @@ pub struct SnapshotArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Take a snapshot of a sandbox and print its ID; `spawn --snapshot` makes sandboxes of it
+    /// Take a snapshot of a sandbox and print its ID; `spawn --snapshot` makes sandboxes from it
     Create {
-        /// The sandbox
+        /// Sandbox ID
         id: String,
-        /// Name for people: letters, digits, `.`, `_` and `-`
+        /// Display name: letters, digits, `.`, `_` and `-`
         #[arg(long)]
         name: Option<String>,
     },
-    /// List the snapshots, newest first
+    /// List snapshots, newest first
     #[command(visible_alias = "ls")]
     List,
     /// Show one snapshot
     #[command(visible_alias = "inspect")]
     Get {
-        /// The snapshot
+        /// Snapshot ID
         id: String,
     },
-    /// Remove snapshots; sandboxes made of them stay
+    /// Remove snapshots; sandboxes made from them remain
     #[command(visible_alias = "rm")]
     Delete {
-        /// The snapshots
+        /// Snapshot IDs
         #[arg(required = true)]
         ids: Vec<String>,
     },
 }
 
-/// Make copies of a sandbox and print their IDs, one a line; all of them, or none
+/// Copy a sandbox and print the IDs of the copies, one per line; if one copy fails, all are removed
 #[derive(Debug, Args)]
 pub struct ForkArgs {
-    /// The sandbox
+    /// Sandbox ID
     id: String,
     /// Number of copies
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     count: u32,
-    /// Lifetime of the copies, such as 30m
+    /// Lifetime of each copy, such as 30m
     #[arg(long, value_name = "DURATION")]
     ttl: Option<String>,
 }

@@ -10,22 +10,22 @@ use crate::failure::Result;
 use crate::output::{harmless, stderr_is_terminal};
 use crate::values::SpawnOptions;
 
-/// Make a sandbox and print its ID
+/// Create a sandbox and print its ID
 #[derive(Debug, Args)]
 #[command(visible_alias = "create")]
 pub struct SpawnArgs {
-    /// Image; the server's default if left out
+    /// Image to start from; the server's default if omitted
     #[arg(long, value_name = "NAME")]
     image: Option<String>,
     #[command(flatten)]
     options: SpawnOptions,
-    /// Owner that the box counts for; --user-id wins over it
+    /// Owner that the box is charged to; --user-id takes precedence
     #[arg(long, value_name = "ID")]
     owner: Option<String>,
-    /// Template whose values are the defaults
+    /// Template that provides the defaults
     #[arg(long, value_name = "NAME")]
     template: Option<String>,
-    /// Snapshot to begin with, instead of an image or a template
+    /// Snapshot to start from, instead of an image or a template
     #[arg(long, value_name = "ID", conflicts_with_all = ["image", "template"])]
     snapshot: Option<String>,
 }

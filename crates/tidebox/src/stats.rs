@@ -11,10 +11,10 @@ use crate::failure::Result;
 use crate::image::progress::bytes;
 use crate::output::pairs;
 
-/// Show the resources that a sandbox uses
+/// Show the resource usage of a sandbox
 #[derive(Debug, Args)]
 pub struct StatsArgs {
-    /// The sandbox
+    /// Sandbox ID
     id: String,
 }
 

@@ -40,23 +40,23 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// Number of failures that are shown.
 const FAILURES_SHOWN: usize = 10;
 
-/// Make a directory in a sandbox like one here, or the reverse, by sending what differs
+/// Synchronize a directory to or from a sandbox, sending only the differences
 #[derive(Debug, Args)]
 #[command(
-    after_help = "One of the two is a directory in a box, written ID:/path; the other one is here. What is in SRC\n\
-    becomes what is in DST, which is made if it is missing. Files of the same size and time are equal.\n\
-    What only DST has stays, unless --delete is given.\n\n\
+    after_help = "One of SRC and DST is a directory in a sandbox, written ID:/path; the other is a local directory.\n\
+    The contents of SRC are copied into DST, which is created if it is missing. Files with the same size\n\
+    and time count as equal. Files that only DST has stay, unless --delete is given.\n\n\
     tidebox sync . sb-…:/workspace/project\n\
     tidebox sync --delete sb-…:/workspace/results results"
 )]
 pub struct SyncArgs {
-    /// Compare the contents of files of the same size, whatever their times
+    /// Compare the contents of files with the same size, regardless of their times
     #[arg(short, long)]
     checksum: bool,
-    /// Remove what SRC does not have
+    /// Remove files and directories from DST that SRC does not have
     #[arg(long)]
     delete: bool,
-    /// Show what would be done, and do nothing
+    /// Print the changes without making them
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// Source

@@ -12,7 +12,7 @@ use crate::output::{harmless, pairs, table};
 use crate::spawn;
 use crate::values::{SpawnOptions, labels, or_dash};
 
-/// Keep spawn requests under a name
+/// Manage spawn templates
 #[derive(Debug, Args)]
 pub struct TemplateArgs {
     #[command(subcommand)]
@@ -21,30 +21,30 @@ pub struct TemplateArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the templates
+    /// List templates
     #[command(visible_alias = "ls")]
     List,
     /// Show one template
     #[command(visible_alias = "inspect")]
     Get {
-        /// The template
+        /// Template name
         name: String,
     },
-    /// Store a template
+    /// Create a template
     Create(Named),
-    /// Replace all values of a template; what is left out is cleared
+    /// Replace all values of a template; omitted values are cleared
     Update(Named),
-    /// Remove a template; boxes made from it stay
+    /// Remove a template; boxes made from it remain
     #[command(visible_alias = "rm")]
     Delete {
-        /// The template
+        /// Template name
         name: String,
     },
-    /// Make a sandbox from a template and print its ID; values given here win
+    /// Create a sandbox from a template and print its ID; values given here take precedence
     Spawn {
         #[command(flatten)]
         named: Named,
-        /// Owner that the box counts for; --user-id wins over it
+        /// Owner that the box is charged to; --user-id takes precedence
         #[arg(long, value_name = "ID")]
         owner: Option<String>,
     },
@@ -52,9 +52,9 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Named {
-    /// The template
+    /// Template name
     name: String,
-    /// Image
+    /// Image to start from
     #[arg(long, value_name = "NAME")]
     image: Option<String>,
     #[command(flatten)]

@@ -22,18 +22,18 @@ use crate::stats::{dash, percent, whole};
 /// Size of a terminal that does not say its own.
 const USUAL_SIZE: Size = Size { columns: 80, rows: 24 };
 
-/// Show the resources that all running sandboxes use, the busiest first
+/// Show the resource usage of all running sandboxes, busiest first
 ///
-/// On a terminal the table is drawn anew each second, until Ctrl-C; else it is printed once.
+/// On a terminal, redraws the table every second (see --interval) until Ctrl-C; otherwise prints it once.
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Print the table once, also on a terminal
+    /// Print the table once, even on a terminal
     #[arg(long)]
     once: bool,
-    /// Seconds between two tables
+    /// Seconds between updates
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
-    /// Only sandboxes of this provider
+    /// Show only sandboxes of this provider
     #[arg(long, value_name = "NAME")]
     provider: Option<String>,
 }

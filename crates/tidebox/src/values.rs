@@ -8,39 +8,39 @@ use crate::failure::{Failure, Result};
 /// Options of a box other than its image.
 #[derive(Debug, Clone, Args)]
 pub struct SpawnOptions {
-    /// Provider that runs the box; the server's default if left out
+    /// Provider that runs the box; the server's default if omitted
     #[arg(long, value_name = "NAME")]
     provider: Option<String>,
     /// Memory limit in MiB
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     memory_mb: Option<u32>,
-    /// Virtual CPUs
+    /// Number of virtual CPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     vcpus: Option<u32>,
-    /// Bound of an own file system in MiB; 0 for none
+    /// Size limit of the box's file system in MiB; 0 for no limit
     #[arg(long, value_name = "N")]
     disk_mb: Option<u32>,
-    /// The most processes and threads at once
+    /// Maximum number of processes and threads
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pids: Option<u32>,
-    /// Start the image's entry point beside the box's own init; `logs` has its output
+    /// Start the image's entry point in addition to the box's init; `logs` shows its output
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     entrypoint: Option<bool>,
     /// Lifetime, such as 30m or 1h30m
     #[arg(long, value_name = "DURATION")]
     ttl: Option<String>,
-    /// Label; may be given several times
+    /// Label to set; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     metadata: Vec<(String, String)>,
     #[command(flatten)]
     egress: EgressOptions,
-    /// Time without use after which the box is paused, such as 10m
+    /// Pause the box after this time without use, such as 10m
     #[arg(long, value_name = "DURATION")]
     auto_pause: Option<String>,
-    /// Shell line that runs before the box counts as running; may be given several times
+    /// Shell line to run before the box counts as running; may be repeated
     #[arg(long, value_name = "LINE")]
     prepare: Vec<String>,
-    /// Deadline of each such line, such as 5m; that of any command if left out
+    /// Deadline of each --prepare line, such as 5m; the deadline of any command if omitted
     #[arg(long, value_name = "DURATION", requires = "prepare")]
     prepare_timeout: Option<String>,
 }
@@ -48,17 +48,17 @@ pub struct SpawnOptions {
 /// Policy on connections out of a box.
 #[derive(Debug, Clone, Args)]
 pub struct EgressOptions {
-    /// Connections out of the box; the server's default if left out
+    /// Mode for outgoing connections; the server's default if omitted
     #[arg(long, value_name = "MODE", value_parser = ["none", "allow-list", "open"])]
     egress: Option<String>,
-    /// Host, network or @LIST that the box may connect to, such as pypi.org:443; may be given several times, and makes
-    /// the mode allow-list
+    /// Host, network or @LIST that the box may connect to, such as pypi.org:443; may be repeated, and sets the mode to
+    /// allow-list
     #[arg(long, value_name = "TARGET")]
     allow: Vec<String>,
-    /// Host, network or @LIST that the box may not connect to; may be given several times, and makes the mode open
+    /// Host, network or @LIST that the box may not connect to; may be repeated, and sets the mode to open
     #[arg(long, value_name = "TARGET")]
     deny: Vec<String>,
-    /// Secret of the operator that the server sends to its hosts, as NAME or NAME@HOST; may be given several times
+    /// Secret of the operator that the server sends to its hosts, as NAME or NAME@HOST; may be repeated
     #[arg(long, value_name = "SECRET")]
     secret: Vec<String>,
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use crate::failure::Result;
 use crate::output::Output;
 
-/// Print the release of this program
+/// Print the version of this program
 #[derive(Debug, Args)]
 pub struct VersionArgs {}
 

@@ -10,21 +10,19 @@ use crate::serve;
 
 mod token;
 
-/// Run a server that works for a control plane
+/// Run a server as a worker of a control plane
 ///
-/// It is an ordinary server with its own data and configuration, and says to the
-/// control plane what it can run. The control plane reaches it where its own
-/// configuration says, workers.ID.url.
+/// A worker is an ordinary server with its own data and configuration. It reports to the control plane what it can
+/// run. The control plane connects to the workers.ID.url of its configuration.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct WorkerArgs {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The server to work for; `worker.control_plane` without it
+    /// Control plane to work for; `worker.control_plane` if omitted
     #[arg(long, value_name = "URL")]
     control_plane: Option<String>,
-    /// The name that the control plane knows this worker by; worker.id without it,
-    /// else the name of the host
+    /// Name of this worker on the control plane; worker.id if omitted, else the host name
     #[arg(long, value_name = "ID")]
     id: Option<String>,
     /// Configuration file, instead of ./tidebox.yaml, ~/.tidebox/config.yaml and /etc/tidebox/config.yaml

@@ -174,7 +174,7 @@ fn host(config: &DockerConfig, shape: &Shape, spec: &Spec, made: &Made<'_>) -> H
         memory_swap: Some(memory),
         cpu_period: Some(CPU_PERIOD),
         cpu_quota: Some(i64::from(resources.vcpus) * CPU_PERIOD),
-        pids_limit: Some(config.pids_limit.unwrap_or(resources.pids).into()),
+        pids_limit: Some(config.pids_limit.map_or(resources.pids, |most| most.min(resources.pids)).into()),
         init: Some(false),
         oom_score_adj: Some(OOM_SCORE),
         // Any other driver would write the agent's output to the Engine's disk.

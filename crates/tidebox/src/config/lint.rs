@@ -11,15 +11,16 @@ use super::layers::{EXIT_FAULT, Layers};
 use crate::failure::Result;
 use crate::output::{Output, harmless};
 
-/// Judge the configuration: a line with pass, warn or fail, the key, and what to do
+/// Check the configuration and print a line per finding: pass, warn or fail, the key, and what to do
 ///
-/// Exits with 0 if nothing fails, 1 if something does, and 2 if the configuration has faults, so that
-/// `tidebox serve` would not start. The environment counts: run it as the server is run, as the same user.
+/// Exits with 0 if no finding is a failure, with 1 if any is, and with 2 if the configuration has faults that keep
+/// `tidebox serve` from starting. Environment variables count: run it as the same user and with the same environment
+/// as the server.
 #[derive(Debug, Args)]
 pub struct LintArgs {
     #[command(flatten)]
     layers: Layers,
-    /// Treat what production forbids as a failure instead of a warning
+    /// Fail, instead of warn, on settings that are forbidden in production
     #[arg(long)]
     production: bool,
 }

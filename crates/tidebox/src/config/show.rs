@@ -10,7 +10,7 @@ use super::layers::{EXIT_FAULT, Layers};
 use crate::failure::Result;
 use crate::output::{Output, note};
 
-/// Print every key with the value in effect and where it was set
+/// Print every key with its effective value and where it was set
 ///
 /// The output is YAML; secrets are hidden. Exits with 2 if the configuration has faults.
 #[derive(Debug, Args)]

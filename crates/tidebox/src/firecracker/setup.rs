@@ -16,28 +16,28 @@ use crate::doctor::finding::{Finding, Level};
 use crate::failure::{Failure, Result};
 use crate::output::{Output, note};
 
-/// Tell what is missing for virtual machines, prepare their kernel, and print the settings
+/// Report what is missing for virtual machines, prepare the guest kernel, and print the settings
 ///
-/// Run it on the host of the server, as the server's user. A line for each finding says what is there, or what is
-/// missing and how to get it. The kernel of the guests is made of one of this host, and kept in the server's data
-/// folder, where the server finds it. Nothing else is changed.
+/// Run it on the server's host, as the server's user. Prints a line per finding: what was found, or what is missing
+/// and how to get it. Makes the guest kernel from a kernel of this host and stores it in the server's data folder,
+/// where the server finds it. Changes nothing else.
 ///
-/// Exits with 1 if something is missing without which no machine runs, and with 2 if the configuration has faults.
+/// Exits with 1 if something that every machine needs is missing, and with 2 if the configuration has faults.
 #[derive(Debug, Args)]
 pub struct SetupArgs {
-    /// The firecracker program, instead of providers.firecracker.binary and the one on the PATH
+    /// Firecracker program; if omitted, providers.firecracker.binary, else firecracker on the PATH
     #[arg(long, value_name = "FILE")]
     firecracker: Option<PathBuf>,
-    /// The jailer program, instead of providers.firecracker.jailer.binary, the one beside firecracker and the one on
+    /// Jailer program; if omitted, providers.firecracker.jailer.binary, else jailer next to firecracker, else jailer on
     /// the PATH
     #[arg(long, value_name = "FILE")]
     jailer: Option<PathBuf>,
-    /// Kernel of this host to make the guests' of, instead of providers.firecracker.kernel and the newest in /boot
-    /// that has its modules in /lib/modules: a bzImage, or an uncompressed ELF kernel
+    /// Kernel of this host to make the guest kernel from: a bzImage, or an uncompressed ELF kernel; if omitted,
+    /// providers.firecracker.kernel, else the newest kernel in /boot that has its modules in /lib/modules
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
-    /// Folder of the kernel's modules, instead of providers.firecracker.modules and /lib/modules/RELEASE; an ELF
-    /// kernel needs none if it has all built in
+    /// Folder of the kernel's modules; if omitted, providers.firecracker.modules, else /lib/modules/RELEASE. An ELF
+    /// kernel with everything built in needs no modules
     #[arg(long, value_name = "FOLDER")]
     modules: Option<PathBuf>,
     #[command(flatten)]

@@ -16,19 +16,19 @@ use crate::output::{Output, pairs};
 /// The longest token that is read, in bytes; a real one has some hundreds.
 const TOKEN_BYTES_MAX: u64 = 64 * 1024;
 
-/// Make a short-lived token for a worker, or check one
+/// Make a short-lived token for a worker, or check a token
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct TokenArgs {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The worker
+    /// Worker ID
     #[arg(required = true)]
     id: Option<String>,
-    /// Lifetime of the token: at most 15m
+    /// Lifetime of the token, at most 15m
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     ttl: String,
-    /// Scope: worker:heartbeat or worker:lease; both if left out. May be given several times
+    /// Scope: worker:heartbeat or worker:lease; both if omitted; may be repeated
     #[arg(long = "scope", value_name = "SCOPE")]
     scopes: Vec<String>,
     #[command(flatten)]
@@ -45,13 +45,13 @@ struct From {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Check a token as the server would, and show what it says; exits with 1 if it would be refused
+    /// Check a token as the server would, and show its contents; exits with 1 if the server would refuse it
     Verify(VerifyArgs),
 }
 
 #[derive(Debug, Args)]
 struct VerifyArgs {
-    /// The token; better given by the environment or on stdin, which others cannot read
+    /// Token; prefer the environment variable or stdin, which others cannot read
     #[arg(env = "TIDEBOX_WORKER_TOKEN", hide_env_values = true)]
     token: Option<String>,
     #[command(flatten)]

@@ -175,14 +175,14 @@ section! {
         pub seccomp_profile: Option<PathBuf> as Optional(LATER_FILE),
         /// True to make the image's files read-only; what may be written is in memory.
         pub read_only_rootfs: bool = "false",
-        /// The most processes and threads in a box. Unset: `defaults.pids`.
+        /// Maximum number of processes and threads in a box, whatever `pids` a spawn asks for.
         pub pids_limit: Option<u32> as Optional(Number(PIDS)),
         /// User of the boxes: `name`, `uid`, `name:group` or `uid:gid`. Unset: the image's.
         pub user: Option<String> as Optional(User),
         /// Capabilities that boxes do not get, such as `NET_RAW`; `ALL` for all of them.
         pub dropped_caps: Vec<String> = "" as List(CAPABILITY_OR_ALL),
-        /// Capabilities that boxes get beyond the Engine's default ones, or in spite of `ALL`
-        /// above.
+        /// Capabilities that boxes get in addition to the default ones of this provider. Dropped ones
+        /// do not count.
         pub added_caps: Vec<String> = "" as List(CAPABILITY),
         /// Folders in memory, such as `/tmp` or `/run:size=64m`.
         pub tmpfs: Vec<String> = "" as List(TMPFS),

@@ -32,7 +32,7 @@ impl Control {
     /// Records the generation that a write on a sandbox here carries.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if a higher one was seen: the sender no longer holds the lease.
+    /// [`crate::control::Error::Conflict`] if a higher one was seen: the sender no longer holds the lease.
     pub async fn see_generation(&self, id: &SandboxId, generation: u64) -> Result<()> {
         if self.store.see_generation(id, generation).await? {
             return Ok(());

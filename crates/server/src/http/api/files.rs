@@ -283,7 +283,7 @@ pub struct ListParams {
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/list",
     operation_id = "list_files", tag = "files", params(("id" = String, Path), ListParams),
     responses(
-        (status = 200, body = Vec<api::FileInfo>, description = "The images, by name"),
+        (status = 200, body = Vec<api::FileInfo>, description = "The entries, by name"),
         (status = 400, body = api::ErrorBody, description = "Not a directory, or a bad path"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or directory")))]
 pub async fn list(

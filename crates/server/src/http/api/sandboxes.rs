@@ -167,7 +167,7 @@ pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::San
     operation_id = "delete_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     responses(
         (status = 200, body = api::Status, description = "Destroyed, or already gone"),
-        (status = 404, body = api::ErrorBody, description = "No such worker"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox"),
         (status = 500, body = api::ErrorBody, description = "The provider failed; the server retries the removal")))]
 pub async fn destroy(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Status>> {
     api.control.destroy(&id).await?;
@@ -211,7 +211,7 @@ pub struct WaitParams {
     responses(
         (status = 200, body = api::Sandbox, description = "The sandbox has reached the state"),
         (status = 400, body = api::ErrorBody, description = "Unknown state, or too long a wait"),
-        (status = 404, body = api::ErrorBody, description = "No such worker"),
+        (status = 404, body = api::ErrorBody, description = "No such sandbox"),
         (status = 408, body = api::ErrorBody, description = "The sandbox did not reach the state in time"),
         (status = 409, body = api::ErrorBody, description = "The sandbox can no longer reach the state")))]
 pub async fn wait(

@@ -45,13 +45,13 @@ pub async fn take(
 
 /// Fork a sandbox
 ///
-/// All that were asked for, or none. They have its files, size, owner, egress policy and labels; processes go on in
-/// them only where the provider has the capability `snapshot_memory`.
+/// Creates all copies, or no copy. They have the sandbox's files, size, owner, egress policy and labels; its processes
+/// keep running in them only if the provider has the capability `snapshot_memory`.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/fork",
     operation_id = "fork_sandbox", tag = "snapshots", params(("id" = String, Path)),
     request_body = api::ForkRequest,
     responses(
-        (status = 201, body = Vec<api::Sandbox>, description = "Made"),
+        (status = 201, body = Vec<api::Sandbox>, description = "The copies"),
         (status = 400, body = api::ErrorBody, description = "Invalid count, or the provider does not support snapshots"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is being created or destroyed"),

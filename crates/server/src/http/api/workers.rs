@@ -52,7 +52,7 @@ pub async fn heartbeat(
     params(("worker" = String, Path), ("resource" = String, Path)),
     request_body = api::RenewRequest,
     responses(
-        (status = 200, description = "The current state", body = api::Renewed),
+        (status = 200, description = "The renewed lease", body = api::Renewed),
         (status = 400, description = "Invalid lifetime", body = api::ErrorBody),
         (status = 401, description = "Not the credential of this worker", body = api::ErrorBody),
         (status = 404, description = "The worker never held the lease, or released it", body = api::ErrorBody),
