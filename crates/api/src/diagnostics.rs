@@ -25,7 +25,7 @@ pub struct Diagnostics {
     pub scheduler: SchedulerFigures,
     /// Boxes that are kept ready, by entry of the configuration's `warm_pool`.
     pub warm_pool: Vec<WarmPoolFigures>,
-    /// Number of owners with a quota of their own; null while the store does not answer.
+    /// Number of owners with a quota; null while the store does not answer.
     pub quotas: Option<QuotaSummary>,
     /// Settings and counters of the rate limiter.
     pub rate_limit: RateLimitFigures,

@@ -35,7 +35,7 @@ pub struct Metrics {
     pub events: EventFigures,
     /// Queue of spawns that found no room, and the worker that the next spawn would go to.
     pub scheduler: SchedulerFigures,
-    /// Number of owners with a quota of their own; null while the store does not answer.
+    /// Number of owners with a quota; null while the store does not answer.
     pub quotas: Option<QuotaSummary>,
     /// Settings and counters of the rate limiter.
     pub rate_limit: RateLimitFigures,

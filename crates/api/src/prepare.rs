@@ -37,7 +37,7 @@ pub struct PrepareCommand {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Span>)]
     pub timeout: Option<String>,
-    /// True to start the command as a background process of the sandbox and go on at once.
+    /// True to start the command as a background process of the sandbox and continue at once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub background: bool,
     /// Name of the background process.

@@ -3,6 +3,7 @@
 //! reason.
 
 mod circles;
+mod english;
 mod features;
 mod imports;
 

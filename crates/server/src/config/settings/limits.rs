@@ -114,7 +114,7 @@ section! {
         pub request_memory_mb: u64 = "256" as Number(REQUEST_MEMORY_MB),
         /// The most templates at once; one more is 429.
         pub max_templates: u64 = "1000" as Number(ROWS),
-        /// The most owners with a quota of their own; one more is 429.
+        /// Maximum number of owners with a quota; one more is 429.
         pub max_quotas: u64 = "10000" as Number(ROWS),
     }
 }

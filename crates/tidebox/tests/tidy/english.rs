@@ -1,0 +1,61 @@
+//! Words that no native engineer would write, in what people read: pages, help texts, and the
+//! description of the API. `docs/develop/style.md` has what to write instead.
+
+use super::{finds, report, sources};
+
+/// Words and phrases, as whole words in lower case.
+const TICS: [&str; 11] = [
+    "anew",
+    "in vain",
+    "go on",
+    "goes on",
+    "gone on",
+    "whom",
+    "of its own",
+    "of their own",
+    "beside",
+    "meanwhile",
+    "so many",
+];
+
+/// Pages that quote the words, or that only those read who change the code.
+const EXEMPT: [&str; 3] = ["docs/develop/style.md", "docs/develop/decisions/", "crates/tidebox/tests/"];
+
+/// Returns whether a line is read by users: all lines of a page or a help text, and of the description of
+/// the API its texts.
+fn is_text(path: &str, line: &str) -> bool {
+    !path.ends_with(".json")
+        || ["\"description\":", "\"summary\":"].iter().any(|key| line.trim_start().starts_with(key))
+}
+
+fn tic(line: &str) -> Option<&'static str> {
+    let line = line.to_lowercase();
+    TICS.into_iter().find(|tic| finds(&line, tic))
+}
+
+#[test]
+fn pages_help_and_the_description_of_the_api_are_in_plain_english() {
+    let mut violations = Vec::new();
+    let mut count = 0;
+    for source in sources(&[".md", ".snap", "openapi.json"]) {
+        if EXEMPT.iter().any(|exempt| source.path.starts_with(exempt)) {
+            continue;
+        }
+        count += 1;
+        for (index, line) in source.text.lines().enumerate().filter(|(_, line)| is_text(&source.path, line)) {
+            if let Some(tic) = tic(line) {
+                let at = index + 1;
+                violations.push(format!("{}:{at}: \"{tic}\"; docs/develop/style.md has better words", source.path));
+            }
+        }
+    }
+    assert!(count > 60, "{count} files are too few: the rule would hold of nothing");
+    report(&violations);
+}
+
+#[test]
+fn the_words_are_found_as_whole_words_in_any_case() {
+    assert_eq!(tic("It Goes on."), Some("goes on"));
+    assert_eq!(tic("a socket of its own"), Some("of its own"));
+    assert_eq!(tic("Besides, the Anewton pages"), None);
+}
