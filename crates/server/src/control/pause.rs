@@ -248,7 +248,7 @@ impl Control {
             && !matches!(error, providers::Error::Gone)
             && pauses.paused().await.is_ok_and(|paused| paused.contains(id))
         {
-            tracing::warn!(%id, error = %Chain(error), "a box cannot go on, and stays paused");
+            tracing::warn!(%id, error = %Chain(error), "cannot resume the box; the sandbox stays paused");
             if let Err(error) = self.changed(id, Change::Paused).await {
                 tracing::warn!(%id, error = %Chain(&error), "cannot note that a box is paused yet");
             }

@@ -73,11 +73,11 @@ impl Control {
         let name = entry.provider.name();
         match (was_healthy, &now.health.error) {
             (true, Some(error)) => {
-                tracing::warn!(provider = name, error, "a provider is no longer healthy");
+                tracing::warn!(provider = name, error, "provider unhealthy");
                 self.publish(EventType::ProviderUnhealthy, None, json!({"provider": name, "error": error}));
             }
             (false, None) => {
-                tracing::info!(provider = name, "a provider is healthy again");
+                tracing::info!(provider = name, "provider healthy again");
                 self.publish(EventType::ProviderHealthy, None, json!({"provider": name}));
             }
             (true, None) | (false, Some(_)) => {}

@@ -543,7 +543,7 @@ impl Control {
                 id = %sandbox.id,
                 worker = %from,
                 error = %Chain(&error),
-                "a worker cannot be reached and gets no sandboxes until it beats again"
+                "worker unreachable; not placing sandboxes on it until its next heartbeat"
             );
             // Each worker is tried once, even if it sends a heartbeat meanwhile.
             placement.reachable = placement.reachable.iter().filter(|id| **id != from).cloned().collect();

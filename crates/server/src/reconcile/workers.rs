@@ -58,7 +58,7 @@ async fn probe(control: &Control, worker: WorkerId) {
             Err(error) => {
                 misses += 1;
                 if misses == MISSES_MAX {
-                    tracing::warn!(%worker, error = %Chain(&error), "a worker does not answer and gets no sandboxes");
+                    tracing::warn!(%worker, error = %Chain(&error), "worker does not answer; not placing sandboxes on it");
                 }
             }
         }

@@ -107,7 +107,7 @@ pub(super) async fn registry(
         }
         match entry.checked().health.error {
             Some(error) => tracing::warn!(provider, default = entry.is_default, error, "a provider is not healthy"),
-            None => tracing::info!(provider, default = entry.is_default, "a provider is ready"),
+            None => tracing::info!(provider, default = entry.is_default, "provider ready"),
         }
     }
     Ok(registry)

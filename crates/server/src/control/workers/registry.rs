@@ -64,7 +64,7 @@ impl Control {
             Beat::Heard { worker, is_news } => {
                 if is_news {
                     self.registry.remote_workers().note(id, true);
-                    tracing::info!(worker = %id, "a worker is there");
+                    tracing::info!(worker = %id, "worker registered");
                     self.publish(EventType::WorkerOnline, None, json!({"worker_id": id.as_str()}));
                 }
                 Ok(self.seen(*worker))
@@ -145,7 +145,7 @@ impl Control {
     /// Reports workers that have become stale, each once.
     pub(crate) async fn notice_silence(&self) -> Result<()> {
         for id in self.store.newly_stale(earlier(self.now(), self.policy.leases.stale_after)).await? {
-            tracing::warn!(worker = %id, "a worker has fallen silent and gets no more sandboxes");
+            tracing::warn!(worker = %id, "worker went silent; not placing sandboxes on it");
             self.publish(EventType::WorkerStale, None, json!({"worker_id": id.as_str()}));
         }
         Ok(())
