@@ -49,8 +49,9 @@ pub enum Error {
     /// be asked. The inner error is the cause.
     #[error(transparent)]
     NotAsked(Box<Error>),
-    /// The service that makes the boxes did not answer, or not to the end. It may have done what was asked.
-    #[error("the service behind the provider did not answer the request to {action}")]
+    /// The service that makes the boxes gave no answer, a broken one, or nonsense. It may have done what was
+    /// asked.
+    #[error("the service behind the provider gave no usable answer to the request to {action}")]
     NoAnswer {
         /// Action that was asked for, as an infinitive.
         action: &'static str,

@@ -99,7 +99,7 @@ async fn the_services_own_words_are_not_the_commands() {
 
     let (_service, _custom, guest) = inside(|_| lines(&[&stderr(api::PROVIDER_FAILED)])).await;
     let events = output(&guest).await;
-    assert!(matches!(&events[..], [Err(Error::Failed { .. })]), "{events:?}");
+    assert!(matches!(&events[..], [Err(Error::NoAnswer { .. })]), "{events:?}");
 
     let (_service, _custom, guest) = inside(|_| {
         let told = stderr(&format!("{}5s\n", api::TIMED_OUT));
@@ -125,7 +125,7 @@ async fn the_services_own_words_are_not_the_commands() {
 async fn an_output_that_breaks_off_is_a_failure_unless_the_box_has_gone() {
     let (_service, custom, guest) = inside(|_| lines(&[r#"{"stream":"stdout","data":"eA=="}"#])).await;
     let events = output(&guest).await;
-    assert!(matches!(&events[..], [Ok(_), Err(Error::Failed { .. })]), "{events:?}");
+    assert!(matches!(&events[..], [Ok(_), Err(Error::NoAnswer { .. })]), "{events:?}");
     custom.stop(&id(1)).await.unwrap();
     let events = output(&guest).await;
     assert!(matches!(&events[..], [Ok(_), Err(Error::Gone)]), "{events:?}");

@@ -78,7 +78,7 @@ pub(crate) fn failed<T>(what: &str, result: Result<T>) -> String {
     // The error of a start also says whether the service received the request.
     let result = result.map_err(|error| if let Error::NotAsked(error) = error { *error } else { error });
     match result {
-        Err(error @ Error::Failed { .. }) => error.to_string(),
+        Err(error @ (Error::Failed { .. } | Error::NoAnswer { .. })) => error.to_string(),
         Err(error) => panic!("{what}: {error:?}"),
         Ok(_) => panic!("{what} succeeded"),
     }

@@ -44,7 +44,7 @@ async fn a_service_that_falls_silent_later_is_given_up() {
     };
     silent.store(true, Ordering::SeqCst);
     for (call, kind) in everything(&guest).await {
-        assert_eq!(kind, "Failed", "{call}");
+        assert_eq!(kind, "NoAnswer", "{call}");
     }
 }
 
@@ -90,7 +90,7 @@ async fn answers_that_make_no_sense_are_failures() {
 
         let (_service, _custom, guest) = inside(move |_| tell()).await;
         for (call, kind) in everything(&guest).await {
-            assert_eq!(kind, "Failed", "answer {n} to {call}");
+            assert_eq!(kind, "NoAnswer", "answer {n} to {call}");
         }
     }
 }
@@ -111,7 +111,7 @@ async fn a_redirect_is_not_followed() {
         failed("inventory", custom.inventory().await);
         let (_service, _custom, guest) = inside(move |_| answer()).await;
         for (call, kind) in everything(&guest).await {
-            assert_eq!(kind, "Failed", "{status} to {call}");
+            assert_eq!(kind, "NoAnswer", "{status} to {call}");
         }
     }
     assert!(elsewhere.asked("").is_empty(), "the key went to {:?}", elsewhere.asked(""));

@@ -26,7 +26,8 @@ async fn a_port_that_cannot_be_is_refused() {
     let many = Value::Array(vec![json!({"port": 80, "address": "::"}); 10_001]);
     for answer in [json!([{"port": 80, "address": "everywhere"}]), json!([{"port": 65536, "address": "::"}]), many] {
         let (_service, _custom, guest) = inside(move |_| Reply::Json(200, answer.clone())).await;
-        assert_eq!(kind(guest.ports().await), "Failed");
+        let kind = kind(guest.ports().await);
+        assert!(matches!(&*kind, "Failed" | "NoAnswer"), "{kind}");
     }
 }
 
