@@ -391,7 +391,7 @@ async fn a_request_does_not_wait_until_the_memory_of_its_sandbox_is_handed_back(
         let (answer, ()) = tokio::join!(reclaim, use_it);
         // It may have been done before the other was asked.
         if answer.status != 200 {
-            answer.refused(409, "conflict", "not paused any more");
+            answer.refused(409, "conflict", "no longer paused");
         }
     }
     server.get(&format!("/sandboxes/{id}")).await.refused(404, "not_found", "");
