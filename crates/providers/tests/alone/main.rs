@@ -1,4 +1,4 @@
-//! Measurements of time, and of this process's memory. No other test runs beside one of them.
+//! Measurements of time, and of this process's memory. No other test runs at the same time.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,6 +7,14 @@ mod docker_speed;
 #[path = "../it/docker/harness.rs"]
 #[expect(dead_code, reason = "the tests of the provider use the rest")]
 mod harness;
+#[path = "../it/image_store.rs"]
+mod image_store;
+mod interrupted;
+#[path = "../it/native/harness.rs"]
+#[expect(dead_code, unused_imports, reason = "the tests of the provider use the rest")]
+mod native_harness;
+#[path = "../it/processes.rs"]
+mod processes;
 #[path = "../it/test_box.rs"]
 #[expect(dead_code, reason = "the tests of the provider use the rest")]
 mod test_box;
