@@ -89,6 +89,11 @@ impl Shape {
     }
 }
 
+/// Returns the limit of processes for a box that asks for `asked`.
+fn pids(config: &DockerConfig, asked: u32) -> u32 {
+    config.pids_limit.map_or(asked, |most| most.min(asked))
+}
+
 fn capabilities(config: &DockerConfig) -> Result<Vec<String>> {
     let read = |key: &str, names: &[String]| -> Result<Vec<String>> {
         names
@@ -174,7 +179,7 @@ fn host(config: &DockerConfig, shape: &Shape, spec: &Spec, made: &Made<'_>) -> H
         memory_swap: Some(memory),
         cpu_period: Some(CPU_PERIOD),
         cpu_quota: Some(i64::from(resources.vcpus) * CPU_PERIOD),
-        pids_limit: Some(config.pids_limit.map_or(resources.pids, |most| most.min(resources.pids)).into()),
+        pids_limit: Some(pids(config, resources.pids).into()),
         init: Some(false),
         oom_score_adj: Some(OOM_SCORE),
         // Any other driver would write the agent's output to the Engine's disk.
@@ -250,6 +255,14 @@ mod test {
 
     fn config() -> DockerConfig {
         DockerConfig::new(StoreId::from_entropy([1; 10]))
+    }
+
+    #[test]
+    fn the_limit_of_processes_bounds_what_a_box_asks_for() {
+        let mut config = config();
+        assert_eq!(pids(&config, 256), 256);
+        config.pids_limit = Some(100);
+        assert_eq!((pids(&config, 256), pids(&config, 20)), (100, 20));
     }
 
     #[test]
