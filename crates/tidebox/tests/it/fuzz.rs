@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::programs::installed;
 use crate::server::{MOCK, TestServer};
 use fixtures::found;
 
@@ -27,8 +28,7 @@ const ADMIN_KEY: &str = "an-admin-key-that-only-this-test-knows-01";
 
 /// Finds the program where `.ci/run` puts it, else in `PATH`.
 fn schemathesis() -> Option<PathBuf> {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    found("schemathesis", &[target.join("ci/venv/bin/schemathesis")])
+    found("schemathesis", &[installed("venv").join("bin/schemathesis")])
 }
 
 /// Runs every check on every route; returns the output and the exit status.
