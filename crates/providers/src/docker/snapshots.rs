@@ -22,7 +22,7 @@ use images::Run;
 use serde::{Deserialize, Serialize};
 
 use super::container::{self, WORKSPACE};
-use super::fault::{self, CHANGE_WAIT, LOOK_WAIT, within};
+use super::fault::{self, LOOK_WAIT, within};
 use super::image::{self, Image};
 use super::labels::{ORIGIN_LABEL, REGISTRY, STORE_LABEL};
 use super::state::{self, State};
@@ -30,8 +30,9 @@ use super::{Docker, Inner, has_own_kernel};
 use crate::{Error, Result, Snapshots, Taken};
 
 const TAKE: &str = "take a snapshot";
-/// Limit for a commit, which reads all that the box has changed.
-const COMMIT_WAIT: Duration = Duration::from_secs(600);
+/// Limit for a commit or a removal, in which the Engine reads or deletes every file that a box has changed. One
+/// image is removed at a time, so a removal also waits for others.
+const LAYER_WAIT: Duration = Duration::from_secs(600);
 
 /// Settings of the image below a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,8 +147,8 @@ impl Inner {
             .pause(true)
             .build();
         let _naming = self.takes.naming().await;
-        let patient = client.clone().with_timeout(COMMIT_WAIT);
-        within(COMMIT_WAIT, patient.commit_container(options, config)).await.map_err(not_committed)?;
+        let patient = client.clone().with_timeout(LAYER_WAIT);
+        within(LAYER_WAIT, patient.commit_container(options, config)).await.map_err(not_committed)?;
         let made = image::inspect(client, &self.image_name(snapshot)).await?;
         let made = made.ok_or_else(|| Error::failed(TAKE, "the Engine has lost its image"))?;
         Ok(Taken { size_bytes: made.size_bytes.saturating_sub(origin.image_bytes), has_memory: false })
@@ -250,7 +251,8 @@ impl Snapshots for Docker {
 /// or another image needs the rest.
 async fn remove_image(client: &Client, image: &str, force: bool) -> Result<(), ClientError> {
     let options: RemoveImageOptions = RemoveImageOptionsBuilder::default().force(force).build();
-    match within(CHANGE_WAIT, client.remove_image(image, Some(options), None)).await {
+    let patient = client.clone().with_timeout(LAYER_WAIT);
+    match within(LAYER_WAIT, patient.remove_image(image, Some(options), None)).await {
         Err(error) if fault::status(&error) != Some(404) => Err(error),
         Ok(_) | Err(_) => Ok(()),
     }
