@@ -259,10 +259,7 @@ async fn storage(folder: &BoxFolder, disk_mb: u32, memory_mb: u32, can: Capabili
         make_ext4(&image, disk_mb, None).await.map_err(not_written)?;
         return Ok(Storage::Image(image.display().to_string()));
     }
-    if disk_mb > 0 {
-        return Ok(Storage::TmpfsMb(disk_mb));
-    }
-    if can.disk_upper {
+    if disk_mb == 0 && can.disk_upper {
         let layers = layers(folder);
         match fs::create_dir(&layers) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(not_written(error)),
@@ -270,6 +267,11 @@ async fn storage(folder: &BoxFolder, disk_mb: u32, memory_mb: u32, can: Capabili
         }
         return Ok(Storage::Directory(layers.display().to_string()));
     }
+    // Those made in advance would stand for changes that are in memory.
+    match fs::remove_dir_all(layers(folder)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(not_written(error)),
+        Ok(()) | Err(_) => {}
+    }
     // Counted to the box's memory anyway; half leaves room for its processes.
-    Ok(Storage::TmpfsMb(memory_mb / 2))
+    Ok(Storage::TmpfsMb(if disk_mb > 0 { disk_mb } else { memory_mb / 2 }))
 }
