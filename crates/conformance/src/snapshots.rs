@@ -65,9 +65,16 @@ pub(super) fn cases() -> Vec<Case> {
             "the disk limit of a box that is made of a snapshot counts what the box writes itself",
             bounded,
             FileSnapshots,
-            DiskLimit
+            DiskLimit,
+            BoundedCopies
         ),
-        case!("the disk limit of a copy counts what its origin has written", copy_bounded, FileSnapshots, DiskLimit),
+        case!(
+            "the disk limit of a copy counts what its origin has written",
+            copy_bounded,
+            FileSnapshots,
+            DiskLimit,
+            BoundedCopies
+        ),
         case!(
             "what only boxes keep of a snapshot that was removed is charged to them",
             charged,

@@ -88,6 +88,8 @@ pub enum Need {
     Snapshots,
     /// Snapshots have the files of boxes alone.
     FileSnapshots,
+    /// A box that is made from a snapshot of files can have a disk limit.
+    BoundedCopies,
     /// Snapshots have the memory of boxes, too; see [`providers::Snapshots::has_memory`].
     LiveSnapshots,
     /// A request to a paused box waits, and does not wake it.
@@ -244,6 +246,7 @@ impl Subject {
             | Need::Background
             | Need::Lossless
             | Need::Depth
+            | Need::BoundedCopies
             | Need::OwnTerminals
             | Need::OwnDevices
             | Need::OwnGroups

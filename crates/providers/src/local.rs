@@ -37,6 +37,7 @@ mod slots;
 pub(crate) mod snapshot_folder;
 pub(crate) mod snapshots;
 pub(crate) mod stats;
+pub(crate) mod tree_copy;
 pub(crate) mod usage;
 
 use std::collections::HashMap;
@@ -412,11 +413,17 @@ impl<B: Backend> Provider for Local<B> {
     }
 
     fn disk(&self) -> Option<BoxDisk> {
-        let holds_bounded = self.inner.backend.holds_bounded(self.inner.can());
-        let dir = self.inner.backend.parts().folders.boxes.clone();
+        let backend = &self.inner.backend;
+        let can = self.inner.can();
+        let dir = backend.parts().folders.boxes.clone();
         // A machine reads its image from a drive that all of the image have.
         let copies_image = B::COPIES_IMAGE && !B::KEEPS_MEMORY;
-        Some(BoxDisk { dir, holds_bounded, copies_image, copies_snapshot: B::COPIES_IMAGE })
+        Some(BoxDisk {
+            dir,
+            holds_bounded: backend.holds_bounded(can),
+            copies_image,
+            copies_snapshot: backend.copies_snapshot(can),
+        })
     }
 
     async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {

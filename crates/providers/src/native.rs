@@ -7,6 +7,7 @@ mod cpu_share;
 mod disk;
 mod host;
 mod host_mounts;
+mod layer_copies;
 mod prepared_dirs;
 mod size_view;
 mod snapshot;

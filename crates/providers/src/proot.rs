@@ -9,7 +9,6 @@
 //! permissions isolate it. Elsewhere boxes run as the server's user.
 
 mod backend;
-mod copy;
 mod host;
 mod root;
 mod snapshot;

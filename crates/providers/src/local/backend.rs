@@ -174,6 +174,12 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
         true
     }
 
+    /// Returns whether a box begins with a copy of what is in its snapshot.
+    fn copies_snapshot(&self, can: Option<Self::Capabilities>) -> bool {
+        let _ = can;
+        Self::COPIES_IMAGE
+    }
+
     /// Returns whether a box with `disk_mb` lies on the disk, and not in memory.
     fn holds_bounded(&self, can: Option<Self::Capabilities>) -> bool {
         let _ = can;

@@ -18,7 +18,7 @@ use super::capabilities::Capabilities;
 use super::host_mounts::HostMounts;
 use super::prepared_dirs::{PreparedDirs, layers};
 use super::size_view::SizeViews;
-use super::{disk, host, snapshot};
+use super::{disk, host, layer_copies, snapshot};
 use crate::local::agent_socket::{self, Running};
 use crate::local::backend::Backend;
 use crate::local::cgroup::freezer::Freezer;
@@ -89,7 +89,15 @@ impl Backend for NativeBackend {
     }
 
     fn check(&self, spec: &Spec, can: Option<Capabilities>) -> Result<()> {
-        if !can.is_some_and(|can| can.images) && spec.resources.disk_mb > spec.resources.memory_mb {
+        let is_in_memory = spec.resources.disk_mb > 0 && !can.is_some_and(|can| can.images);
+        if is_in_memory && spec.snapshot.is_some() && !can.is_some_and(|can| can.privileged) {
+            return Err(Error::NotSupported(
+                "the provider native holds disk_mb in the memory of the box on this host, where no files of a snapshot \
+                 fit; spawn from the snapshot without disk_mb, or run the server as root"
+                    .to_owned(),
+            ));
+        }
+        if is_in_memory && spec.resources.disk_mb > spec.resources.memory_mb {
             return Err(Error::NotSupported(
                 "the provider native holds disk_mb in the memory of the box on this host, so it cannot be above memory_mb".to_owned(),
             ));
@@ -123,6 +131,10 @@ impl Backend for NativeBackend {
         can.privileged
     }
 
+    fn copies_snapshot(&self, can: Option<Capabilities>) -> bool {
+        can.is_some_and(|can| !can.privileged)
+    }
+
     fn holds_bounded(&self, can: Option<Capabilities>) -> bool {
         can.is_none_or(|can| can.images)
     }
@@ -148,8 +160,11 @@ impl Backend for NativeBackend {
     }
 
     async fn prepare(&self, plan: &Plan<'_>, id_base: Option<u32>) -> Result<Launch> {
-        let snapshot = plan.snapshot.as_ref().map(|snapshot| snapshot_layers(&plan.folder, snapshot)).transpose()?;
+        let snapshot = plan.snapshot.as_ref().map(|snapshot| snapshot_layers(plan, snapshot)).transpose()?;
         let storage = storage(&plan.folder, self.disk_mb(plan)?, plan.resources.memory_mb, plan.can).await?;
+        if let Some(snapshot) = plan.snapshot.as_ref().filter(|_| !plan.can.privileged) {
+            layer_copies::restore(snapshot, &plan.folder).await?;
+        }
         let groups = self.cgroups(plan);
         self.cgroups.make(&groups, plan.resources).map_err(not_made)?;
         let oom_events = self.cgroups.oom_events(&groups);
@@ -242,9 +257,20 @@ impl NativeBackend {
     }
 }
 
-/// Returns the layers of a snapshot, under names of the box's own: the snapshot may be removed.
-fn snapshot_layers(folder: &BoxFolder, snapshot: &SnapshotFolder) -> Result<Vec<String>> {
-    let layers = folder.take_layers(snapshot).map_err(|error| {
+/// Returns the layers of a snapshot, under names of the box's own: the snapshot may be removed. Without
+/// privileges the box begins with copies instead, and has none.
+fn snapshot_layers(plan: &Plan<'_>, snapshot: &SnapshotFolder) -> Result<Vec<String>> {
+    let is_copied = layer_copies::copies(snapshot).exists();
+    if is_copied == plan.can.privileged && snapshot.path().exists() {
+        let way = if is_copied { "without root" } else { "as root" };
+        return Err(Error::NotSupported(format!(
+            "the snapshot was taken by a server that ran {way}; run the server {way} to spawn from the snapshot"
+        )));
+    }
+    if is_copied {
+        return Ok(Vec::new());
+    }
+    let layers = plan.folder.take_layers(snapshot).map_err(|error| {
         if error.kind() == io::ErrorKind::NotFound {
             return removed();
         }

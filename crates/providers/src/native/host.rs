@@ -90,12 +90,12 @@ where
                 .to_owned(),
         );
     }
-    if can.privileged {
-        let obstacle = snapshot::obstacle();
-        let can = probe.can.unwrap_or(can);
-        probe.can = Some(Capabilities { snapshots: obstacle.is_none() && (can.disk_upper || can.images), ..can });
-        probe.missing.extend(obstacle);
-    } else {
+    let can = probe.can.unwrap_or(can);
+    // Without privileges a snapshot is a copy.
+    let obstacle = can.privileged.then(snapshot::obstacle).flatten();
+    probe.can = Some(Capabilities { snapshots: obstacle.is_none() && (can.disk_upper || can.images), ..can });
+    probe.missing.extend(obstacle);
+    if !can.privileged {
         probe.missing.push(SHARED_COUNTS.to_owned());
     }
     probe.missing.extend(powers::missing());

@@ -101,7 +101,7 @@ pub(super) fn layers(folder: &BoxFolder) -> PathBuf {
 }
 
 /// Makes a directory that every user may enter, independent of the server's umask.
-fn open_dir(path: &Path) -> io::Result<()> {
+pub(super) fn open_dir(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().mode(0o755).create(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
 }

@@ -1,4 +1,4 @@
-//! Changes of a box, kept in an image file.
+//! Changes of a box, kept in an image file; without privileges, as copies.
 
 use std::fs;
 use std::io;
@@ -10,6 +10,7 @@ use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 
 use super::disk::image_file;
+use super::layer_copies;
 use super::prepared_dirs::layers;
 use crate::local::cgroup::freezer::Freezer;
 use crate::local::folder::BoxFolder;
@@ -30,12 +31,10 @@ pub(super) fn obstacle() -> Option<String> {
 /// Writes the changes of a box, whose processes stand still, into the folder of a snapshot. They are on the
 /// disk when that is finished.
 pub(super) async fn keep(folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<u64> {
-    let Some(base) = record.id_base else {
-        return Err(Error::NotSupported("the box was made without privileges, so it has no snapshots".to_owned()));
-    };
     if !layers(folder).exists() && !image_file(folder).exists() {
         return Err(Error::NotSupported(
-            "the files of the box lie in its memory, so it has no snapshots; move the data folder to ext4, xfs or btrfs"
+            "the files of the sandbox are in its memory, so no snapshot can be taken; spawn without `disk_mb`, run the \
+             server as root, or move the data folder to ext4, xfs or btrfs"
                 .to_owned(),
         ));
     }
@@ -46,8 +45,10 @@ pub(super) async fn keep(folder: &BoxFolder, record: &Record, new: &SnapshotFold
                 .to_owned(),
         ));
     }
-    let (folder, new) = (folder.clone(), new.clone());
+    let (folder, new, id_base) = (folder.clone(), new.clone(), record.id_base);
     let work = move || {
+        // Only ids of the box tell its owners apart, and only root mounts an image file.
+        let Some(base) = id_base else { return layer_copies::keep(&folder, &new) };
         let out = new.begin(&folder)?;
         erofs::write(trees(&folder)?, Ids { base, count: IDS_PER_BOX }, &out)?;
         new.size_bytes()

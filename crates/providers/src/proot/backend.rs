@@ -106,10 +106,11 @@ impl Backend for ProotBackend {
             (None, None) => Origin::Host(self.parts.host_rootfs.path.clone(), &SHOWN),
         };
         let files = tokio::task::spawn_blocking(move || root::make(&dir, &origin, id)).await.map_err(not_made)?;
-        files.map_err(|error| match &plan.snapshot {
-            Some(snapshot) if !snapshot.path().exists() => snapshot_folder::removed(),
-            _ => not_written(error),
-        })?;
+        // Files that a removal deletes are missing in the copy, which notices nothing.
+        if plan.snapshot.as_ref().is_some_and(|snapshot| !snapshot.path().exists()) {
+            return Err(snapshot_folder::removed());
+        }
+        files.map_err(not_written)?;
         let base_bytes = snapshot::base_bytes(plan).await.map_err(not_written)?;
         Ok(self.order(plan, id, base_bytes))
     }

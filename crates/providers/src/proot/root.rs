@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use images::ImageGuard;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Uid, chownat, mknodat};
 
-use super::copy::{copy_box, copy_tree};
 use crate::local::agent_file::{agent_program, agent_version};
+use crate::local::tree_copy::{copy_box, copy_tree};
 use host_disk::remove_tree;
 
 /// Devices of the host that boxes see, with the permissions that its users have.

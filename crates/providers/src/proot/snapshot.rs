@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use guest_protocol::Halt;
 use rustix::fs::syncfs;
 
-use super::copy::copy_box;
 use super::tracer;
 use crate::local::agent_file::AgentFile;
 use crate::local::folder::BoxFolder;
@@ -16,6 +15,7 @@ use crate::local::plan::BoxPlan;
 use crate::local::record::Record;
 use crate::local::snapshot_folder::SnapshotFolder;
 use crate::local::snapshots::not_taken;
+use crate::local::tree_copy::copy_box;
 use crate::local::usage::usage;
 use crate::{DiskUsage, Error, Result};
 

@@ -15,5 +15,6 @@ mod restart;
 mod shares;
 mod size;
 mod slots;
+mod snapshots;
 mod suite;
 mod transparent;
