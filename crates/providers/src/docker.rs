@@ -28,7 +28,6 @@ mod transport;
 mod usage;
 mod volume;
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -40,12 +39,11 @@ use bollard::query_parameters::CreateContainerOptionsBuilder;
 use domain::SandboxId;
 use futures_util::{StreamExt, TryStreamExt, stream as futures};
 use images::PullPolicy;
-use parking_lot::Mutex;
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::agent::AgentGuest;
+use crate::kept_guests::{KeptGuest, KeptGuests};
 use crate::snapshots::{check_snapshot, copy_is_full};
 use crate::{
     Backend, BoxDisk, BoxStats, DiskUsage, Error, Facts, Found, Guest, Health, ImageSource, Isolation, KernelShare,
@@ -94,19 +92,10 @@ struct Inner {
     images: Arc<Images>,
     volume: AgentVolume,
     takes: Takes,
-    entries: Mutex<HashMap<SandboxId, Arc<Entry>>>,
+    boxes: KeptGuests,
     /// True if the socket buffers of the last box made have no limit.
     has_unbounded_sockets: AtomicBool,
     tasks: TaskTracker,
-}
-
-/// State of a box in memory. All of it can be found again from the Engine.
-#[derive(Debug, Default)]
-struct Entry {
-    /// Lock held while the box is being made or removed.
-    change: Arc<AsyncMutex<()>>,
-    /// Kept connection to the agent.
-    guest: AsyncMutex<Option<Arc<AgentGuest>>>,
 }
 
 impl Docker {
@@ -136,7 +125,7 @@ impl Docker {
             engine: Engine::default(),
             images: Arc::default(),
             takes: Takes::default(),
-            entries: Mutex::default(),
+            boxes: KeptGuests::default(),
             // A root server without the permission finds out with the first box.
             has_unbounded_sockets: AtomicBool::new(!is_local || !rustix::process::geteuid().is_root()),
             tasks,
@@ -185,33 +174,8 @@ impl Inner {
         container::name(&self.config.store_id, id)
     }
 
-    fn entry(&self, id: &SandboxId) -> Arc<Entry> {
-        let mut entries = self.entries.lock();
-        Arc::clone(entries.entry(id.clone()).or_default())
-    }
-
-    fn known(&self, id: &SandboxId) -> Option<Arc<Entry>> {
-        self.entries.lock().get(id).cloned()
-    }
-
-    fn forget(&self, id: &SandboxId) {
-        self.entries.lock().remove(id);
-    }
-
-    /// Waits for the lock that making or removing the box requires.
-    async fn change(&self, id: &SandboxId) -> (Arc<Entry>, OwnedMutexGuard<()>) {
-        loop {
-            let entry = self.entry(id);
-            let guard = Arc::clone(&entry.change).lock_owned().await;
-            // The entry may have been forgotten during the wait; then others hold another one.
-            if self.known(id).is_some_and(|current| Arc::ptr_eq(&current, &entry)) {
-                return (entry, guard);
-            }
-        }
-    }
-
     /// Makes a box. The caller holds the lock on `entry`.
-    async fn start(&self, id: &SandboxId, spec: &Spec, entry: &Entry) -> Result<Started> {
+    async fn start(&self, id: &SandboxId, spec: &Spec, entry: &KeptGuest) -> Result<Started> {
         let client = self.client()?;
         let name = self.name(id);
         let began = Instant::now();
@@ -225,7 +189,7 @@ impl Inner {
             // A running box does not need its image any more.
             Err(_) if self.is_usable(client, &name, id, entry).await => return Ok(Started { phases: Vec::new() }),
             Err(error) => {
-                self.forget(id);
+                self.boxes.forget(id);
                 return Err(error);
             }
         };
@@ -248,7 +212,7 @@ impl Inner {
         let io = match made {
             Ok(io) => io,
             Err(failure) => {
-                self.forget(id);
+                self.boxes.forget(id);
                 return Err(failure.into());
             }
         };
@@ -262,7 +226,7 @@ impl Inner {
                     }
                     _ => None,
                 };
-                *entry.guest.lock().await = Some(Arc::new(direct.unwrap_or(attached)));
+                entry.keep(direct.unwrap_or(attached)).await;
                 let agent_took = began.elapsed() - image_took - box_took;
                 let phases = [("image", image_took), ("box", box_took), ("agent", agent_took)];
                 Ok(Started { phases: phases.into_iter().map(|(name, took)| Phase { name, took }).collect() })
@@ -349,7 +313,7 @@ impl Inner {
         }
     }
 
-    async fn is_usable(&self, client: &Client, name: &str, id: &SandboxId, entry: &Entry) -> bool {
+    async fn is_usable(&self, client: &Client, name: &str, id: &SandboxId, entry: &KeptGuest) -> bool {
         let runs = match state::state(client, name).await {
             Ok(State::Running(_)) => true,
             Ok(State::Paused) => self.unpause(client, name).await.is_ok(),
@@ -364,11 +328,12 @@ impl Inner {
     }
 
     /// Returns the kept connection to the agent, or opens a new one.
-    async fn dial(&self, id: &SandboxId, entry: &Entry) -> Result<Arc<AgentGuest>> {
-        let mut kept = entry.guest.lock().await;
-        if let Some(guest) = kept.as_ref().filter(|guest| !guest.is_closed()) {
-            return Ok(Arc::clone(guest));
-        }
+    async fn dial(&self, id: &SandboxId, entry: &KeptGuest) -> Result<Arc<AgentGuest>> {
+        entry.get(|| Ok(()), self.connect(id)).await
+    }
+
+    /// Connects to the agent of a box that runs.
+    async fn connect(&self, id: &SandboxId) -> Result<AgentGuest> {
         let client = self.client()?;
         let name = self.name(id);
         let process = match state::state(client, &name).await? {
@@ -377,8 +342,6 @@ impl Inner {
             State::NotRunning | State::Absent => return Err(Error::Gone),
         };
         if let Some(guest) = self.reach(&process).await {
-            let guest = Arc::new(guest);
-            *kept = Some(Arc::clone(&guest));
             return Ok(guest);
         }
         let io =
@@ -387,14 +350,12 @@ impl Inner {
                 Some(404 | 409) => Error::Gone,
                 _ => fault::failed("reach the agent", error),
             })?;
-        let guest = match AgentGuest::connect(io).await {
+        match AgentGuest::connect(io).await {
             Err(Error::Gone) if matches!(state::state(client, &name).await?, State::Running(_)) => {
-                return Err(Error::Unavailable("the agent of the box cannot be reached".to_owned()));
+                Err(Error::Unavailable("the agent of the box cannot be reached".to_owned()))
             }
-            guest => Arc::new(guest?),
-        };
-        *kept = Some(Arc::clone(&guest));
-        Ok(guest)
+            connected => connected,
+        }
     }
 }
 
@@ -499,7 +460,7 @@ impl Provider for Docker {
         let (inner, id, spec) = (Arc::clone(&self.inner), id.clone(), spec.clone());
         // Taken here and not in the task: if the caller goes away before it has the lock, the
         // start must not run after a cleanup that came in between.
-        let (entry, change) = inner.change(&id).await;
+        let (entry, change) = inner.boxes.change(&id).await;
         let work = async move {
             let _change = change;
             inner.start(&id, &spec, &entry).await
@@ -510,9 +471,9 @@ impl Provider for Docker {
     async fn stop(&self, id: &SandboxId) -> Result<()> {
         let (inner, id) = (Arc::clone(&self.inner), id.clone());
         let work = async move {
-            let (_entry, _change) = inner.change(&id).await;
+            let (_entry, _change) = inner.boxes.change(&id).await;
             inner.remove(inner.client()?, &inner.name(&id)).await?;
-            inner.forget(&id);
+            inner.boxes.forget(&id);
             Ok(())
         };
         self.tracked(work, "remove a box").await
@@ -523,13 +484,10 @@ impl Provider for Docker {
     }
 
     async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>> {
-        let entry = self.inner.entry(id);
+        let entry = self.inner.boxes.entry(id);
         let guest = self.inner.dial(id, &entry).await;
-        if matches!(guest, Err(Error::Gone))
-            && let Ok(_change) = entry.change.try_lock()
-            && self.inner.known(id).is_some_and(|current| Arc::ptr_eq(&current, &entry))
-        {
-            self.inner.forget(id);
+        if matches!(guest, Err(Error::Gone)) {
+            self.inner.boxes.forget_unchanged(id, &entry);
         }
         Ok(guest?)
     }
@@ -550,7 +508,7 @@ impl Provider for Docker {
 
     async fn disk_usage(&self, id: &SandboxId) -> Option<DiskUsage> {
         let client = self.inner.client().ok().filter(|_| self.inner.is_local)?;
-        let entry = self.inner.entry(id);
+        let entry = self.inner.boxes.entry(id);
         let name = self.inner.name(id);
         let mut found = usage::measure(client, &name, self.inner.dial(id, &entry)).await?;
         found.bytes = found.bytes.saturating_add(self.inner.held_by(client, &name).await.unwrap_or(0));

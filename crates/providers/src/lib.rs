@@ -28,6 +28,7 @@ mod error;
 pub mod firecracker;
 mod guest;
 mod image_snapshots;
+mod kept_guests;
 mod kernel;
 mod local;
 pub mod mock;

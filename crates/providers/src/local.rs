@@ -5,6 +5,7 @@
 //! socket in its folder, and recovers all of its state from that folder after a restart. A probe
 //! box shows what the host forbids; [`Provider::health`] and [`Provider::facts`] report it.
 
+pub(crate) mod abilities;
 pub(crate) mod agent_file;
 pub(crate) mod agent_socket;
 pub(crate) mod backend;
@@ -58,7 +59,7 @@ use crate::{
     Provider, Result, Slots, Snapshots, Spec, Started,
 };
 
-use backend::Backend;
+use backend::{Backend, OwnFiles};
 use boxes::{Boxes, Entry};
 use fault::not_opened;
 use folder::BoxFolder;
@@ -162,13 +163,18 @@ impl<B: Backend> Inner<B> {
         self.probed().0.can
     }
 
+    /// Returns whether a box was written to disk, and has no process.
+    fn is_suspended(&self, folder: &BoxFolder) -> bool {
+        self.backend.suspender().is_some_and(|suspender| suspender.is_suspended(folder))
+    }
+
     /// Marks what belongs to boxes of an earlier server as in use, and removes what belongs to
     /// none.
     fn find_boxes(&self) -> std::io::Result<()> {
         let parts = self.backend.parts();
         let mut host_rootfs = Vec::new();
         for (id, folder) in parts.folders.all()? {
-            let slots = if self.backend.has_slots(None) { folder.slots()? } else { Vec::new() };
+            let slots = if self.backend.properties(None).holds_slots { folder.slots()? } else { Vec::new() };
             let slots = slots.into_iter().map(|(id, folder)| (&self.slots, id, folder));
             for (all, id, folder) in slots.chain([(&self.boxes, id, folder)]) {
                 let Some(record) = folder.read() else { continue };
@@ -235,12 +241,12 @@ impl<B: Backend> Inner<B> {
         let Some(can) = probe.can else { return Err(Error::Unavailable(probe.error.unwrap_or_default())) };
         let folder = self.folder(id);
         if folder.exists() {
-            if self.backend.is_suspended(&folder) {
+            if self.is_suspended(&folder) {
                 self.wake(id, entry).await?;
             }
             // A paused agent would not answer.
-            if let Some(record) = folder.read() {
-                let _ = self.backend.resume(&folder, &record).await;
+            if let (Some(record), Some(pauser)) = (folder.read(), self.backend.pauser()) {
+                let _ = pauser.resume(&folder, &record).await;
             }
             if self.guest(entry, &folder).await.is_ok() {
                 return Ok(Started { phases: Vec::new() });
@@ -295,16 +301,12 @@ impl<B: Backend> Inner<B> {
 
     /// Measures the disk usage of a box or a slot.
     async fn disk_usage(self: &Arc<Self>, folder: BoxFolder) -> Option<DiskUsage> {
-        if !self.backend.sees_disk(&folder) {
-            return None;
-        }
-        let holds_deleted = self.backend.holds_deleted(&folder, self.can());
-        let files = self.backend.own_files(&folder);
+        let OwnFiles { path, holds_deleted } = self.backend.own_files(&folder, self.can())?;
         let inner = Arc::clone(self);
         let measure = move || {
             let first = folder.pid().filter(|_| holds_deleted);
-            let found = usage(&files, first.map(|(pid, _)| pid)).ok()?;
-            inner.charge_shared(&folder, &files, found).ok()
+            let found = usage(&path, first.map(|(pid, _)| pid)).ok()?;
+            inner.charge_shared(&folder, &path, found).ok()
         };
         tokio::task::spawn_blocking(measure).await.ok()?
     }
@@ -373,7 +375,7 @@ impl<B: Backend> Provider for Local<B> {
         let list = |inner: &Inner<B>| {
             let found = inner.backend.parts().folders.all()?.into_iter().filter(|(id, _)| *id != probe_id());
             let alive = |id: &SandboxId, folder: &BoxFolder| {
-                inner.backend.is_suspended(folder) || inner.boxes.entry(id).is_alive(folder.pid())
+                inner.is_suspended(folder) || inner.boxes.entry(id).is_alive(folder.pid())
             };
             Ok(found.map(|(id, folder)| Found { alive: alive(&id, &folder), id }).collect())
         };
@@ -393,15 +395,15 @@ impl<B: Backend> Provider for Local<B> {
     }
 
     fn slots(&self) -> Option<&dyn Slots> {
-        self.inner.backend.has_slots(self.inner.can()).then_some(self)
+        self.inner.backend.properties(self.inner.can()).holds_slots.then_some(self)
     }
 
     fn pauses(&self) -> Option<&dyn Pauses> {
-        self.inner.backend.can_pause().then_some(self)
+        self.inner.backend.pauser().map(|_| self as &dyn Pauses)
     }
 
     fn snapshots(&self) -> Option<&dyn Snapshots> {
-        self.inner.backend.has_snapshots(self.inner.can()).then_some(self)
+        self.inner.backend.snapshot_writer(self.inner.can()).map(|_| self as &dyn Snapshots)
     }
 
     fn kernel(&self) -> Option<String> {
@@ -413,16 +415,15 @@ impl<B: Backend> Provider for Local<B> {
     }
 
     fn disk(&self) -> Option<BoxDisk> {
-        let backend = &self.inner.backend;
-        let can = self.inner.can();
-        let dir = backend.parts().folders.boxes.clone();
+        let properties = self.inner.backend.properties(self.inner.can());
+        let dir = self.inner.backend.parts().folders.boxes.clone();
         // A machine reads its image from a drive that all of the image have.
         let copies_image = B::COPIES_IMAGE && !B::KEEPS_MEMORY;
         Some(BoxDisk {
             dir,
-            holds_bounded: backend.holds_bounded(can),
+            holds_bounded: properties.is_bounded_on_disk,
             copies_image,
-            copies_snapshot: backend.copies_snapshot(can),
+            copies_snapshot: properties.copies_snapshot,
         })
     }
 

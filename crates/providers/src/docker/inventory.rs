@@ -36,7 +36,7 @@ impl Inner {
         let found = self.containers().await?.into_iter().map(|(id, state)| {
             let is_running = matches!(state, ContainerSummaryStateEnum::RUNNING | ContainerSummaryStateEnum::PAUSED);
             // A box that is being made is not running yet.
-            let is_changing = || self.known(&id).is_some_and(|entry| entry.change.try_lock().is_err());
+            let is_changing = || self.boxes.known(&id).is_some_and(|entry| entry.is_changing());
             Found { alive: is_running || is_changing(), id }
         });
         Ok(found.collect())

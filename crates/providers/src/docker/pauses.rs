@@ -64,13 +64,13 @@ impl Pauses for Docker {
     async fn pause(&self, id: &SandboxId) -> Result<()> {
         let (inner, id) = (Arc::clone(&self.inner), id.clone());
         let work = async move {
-            let (_entry, _change) = inner.change(&id).await;
+            let (_entry, _change) = inner.boxes.change(&id).await;
             let (client, name) = (inner.client()?, inner.name(&id));
             match state::state(client, &name).await? {
                 State::Running(_) => {}
                 State::Paused => return Ok(()),
                 State::NotRunning | State::Absent => {
-                    inner.forget(&id);
+                    inner.boxes.forget(&id);
                     return Err(Error::Gone);
                 }
             }
@@ -80,13 +80,13 @@ impl Pauses for Docker {
     }
 
     async fn resume(&self, id: &SandboxId) -> Result<()> {
-        let (_entry, _change) = self.inner.change(id).await;
+        let (_entry, _change) = self.inner.boxes.change(id).await;
         let (client, name) = (self.inner.client()?, self.inner.name(id));
         match state::state(client, &name).await? {
             State::Running(_) => Ok(()),
             State::Paused => self.inner.unpause(client, &name).await,
             State::NotRunning | State::Absent => {
-                self.inner.forget(id);
+                self.inner.boxes.forget(id);
                 Err(Error::Gone)
             }
         }

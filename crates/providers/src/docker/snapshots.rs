@@ -125,7 +125,7 @@ impl Inner {
         let (client, name) = (self.client()?, self.name(id));
         let Some(found) = state::look(client, &name).await?.filter(|found| State::of(found) != State::NotRunning)
         else {
-            self.forget(id);
+            self.boxes.forget(id);
             return Err(Error::Gone);
         };
         self.check_keeps_all(&found)?;
@@ -193,7 +193,7 @@ impl Snapshots for Docker {
         let (inner, id, snapshot) = (Arc::clone(&self.inner), id.clone(), snapshot.clone());
         let work = async move {
             let _take = take;
-            let (_entry, _change) = inner.change(&id).await;
+            let (_entry, _change) = inner.boxes.change(&id).await;
             let taken = inner.take(&id, &snapshot).await;
             if taken.is_err()
                 && let Ok(client) = inner.client()

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use domain::Resources;
 use guest_protocol::{CgroupDir, Machine, Network, Vmm};
 use images::ImageGuard;
@@ -23,8 +24,9 @@ use super::saved::{Checks, Saved, SavedRecord};
 use super::templates::{Making, Properties, Templates};
 use super::vmm::{self, Jail};
 use crate::agent::AgentGuest;
+use crate::local::abilities::{Pauser, SnapshotWriter, Suspender};
 use crate::local::agent_socket::{BOX_PHASE, Running};
-use crate::local::backend::Backend;
+use crate::local::backend::{Backend, BoxProperties, OwnFiles};
 use crate::local::builder::try_box;
 use crate::local::cgroup::{self, Cgroups};
 use crate::local::fault::{not_made, not_written};
@@ -154,48 +156,20 @@ impl Backend for FirecrackerBackend {
         Ok(())
     }
 
-    fn can_pause(&self) -> bool {
-        true
+    fn properties(&self, _: Option<Machines>) -> BoxProperties {
+        BoxProperties { holds_slots: false, has_ids: true, is_bounded_on_disk: true, copies_snapshot: true }
     }
 
-    /// Stops the process of the machine. A thread of the kernel, which KVM puts into the control group of a
-    /// machine, keeps the group from being frozen in version 2. When Firecracker itself has paused a
-    /// machine, and not written it to files, its vsock passes nothing on any more: since 1.16 it waits for
-    /// the guest to note the end of all connections.
-    async fn pause(&self, folder: &BoxFolder, _: &Record) -> Result<bool> {
-        let room = Room::find(folder);
-        room.mark_paused().map_err(not_written)?;
-        let stopped = match keep::process_of(folder) {
-            Ok(process) => process.stop(vmm::STOP_WAIT).await.map_err(|error| Error::failed("pause a machine", error)),
-            Err(error) => Err(error),
-        };
-        if !matches!(stopped, Ok(true)) {
-            room.unmark_paused();
-        }
-        stopped
+    fn pauser(&self) -> Option<&dyn Pauser> {
+        Some(self)
     }
 
-    async fn resume(&self, folder: &BoxFolder, _: &Record) -> Result<()> {
-        let room = Room::find(folder);
-        if !room.is_marked_paused() {
-            return Ok(());
-        }
-        keep::process_of(folder)?.go_on().map_err(|error| Error::failed("resume a machine", error))?;
-        machine::go_on(&room, &self.parts.tasks, &keep::of_disk(folder)?).await?;
-        room.unmark_paused();
-        Ok(())
+    fn snapshot_writer(&self, can: Option<Machines>) -> Option<&dyn SnapshotWriter> {
+        can.is_some().then_some(self)
     }
 
-    fn is_paused(&self, folder: &BoxFolder, _: &Record) -> bool {
-        Room::find(folder).is_marked_paused()
-    }
-
-    fn has_snapshots(&self, can: Option<Machines>) -> bool {
-        can.is_some()
-    }
-
-    async fn keep(&self, folder: &BoxFolder, _: &Record, new: &SnapshotFolder) -> Result<u64> {
-        self.keeper().keep(folder, new).await
+    fn suspender(&self) -> Option<&dyn Suspender> {
+        Some(self)
     }
 
     fn kernel(&self) -> Option<String> {
@@ -206,25 +180,9 @@ impl Backend for FirecrackerBackend {
         Some(self.templates.list())
     }
 
-    fn can_suspend(&self) -> bool {
-        true
-    }
-
-    async fn suspend(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<()> {
-        self.keeper().suspend(folder, process).await
-    }
-
-    fn is_suspended(&self, folder: &BoxFolder) -> bool {
-        keep::is_suspended(folder)
-    }
-
-    async fn wake(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<Running> {
-        self.keeper().wake(folder, process).await
-    }
-
-    /// Returns the drive with the changes.
-    fn own_files(&self, folder: &BoxFolder) -> PathBuf {
-        Room::find(folder).file(room::CHANGES)
+    /// Returns the drive with the changes. What a box deletes stays in the drive until the box ends.
+    fn own_files(&self, folder: &BoxFolder, _: Option<Machines>) -> Option<OwnFiles> {
+        Some(OwnFiles { path: Room::find(folder).file(room::CHANGES), holds_deleted: false })
     }
 
     fn shared_files(&self, folder: &BoxFolder) -> io::Result<Vec<PathBuf>> {
@@ -239,11 +197,6 @@ impl Backend for FirecrackerBackend {
         let snapshots = snapshots.into_iter().map(|(_, snapshot)| snapshot.path().to_owned());
         let others = self.templates.dirs().into_iter().chain([self.image_files.dir().to_owned()]);
         files_in(snapshots.chain(others))
-    }
-
-    /// Returns false: what a box deletes stays in its drive until it ends.
-    fn holds_deleted(&self, _: &BoxFolder, _: Option<Machines>) -> bool {
-        false
     }
 
     fn cgroups(&self, plan: &Plan<'_>) -> Vec<CgroupDir> {
@@ -366,6 +319,63 @@ impl Backend for FirecrackerBackend {
 
     async fn release(&self, _: &BoxFolder, record: &Record) -> io::Result<()> {
         cgroup::remove(&record.cgroups).await
+    }
+}
+
+#[async_trait]
+impl Pauser for FirecrackerBackend {
+    /// Stops the process of the machine. A thread of the kernel, which KVM puts into the control group of a
+    /// machine, keeps the group from being frozen in version 2. When Firecracker itself has paused a
+    /// machine, and not written it to files, its vsock passes nothing on any more: since 1.16 it waits for
+    /// the guest to note the end of all connections.
+    async fn pause(&self, folder: &BoxFolder, _: &Record) -> Result<bool> {
+        let room = Room::find(folder);
+        room.mark_paused().map_err(not_written)?;
+        let stopped = match keep::process_of(folder) {
+            Ok(process) => process.stop(vmm::STOP_WAIT).await.map_err(|error| Error::failed("pause a machine", error)),
+            Err(error) => Err(error),
+        };
+        if !matches!(stopped, Ok(true)) {
+            room.unmark_paused();
+        }
+        stopped
+    }
+
+    async fn resume(&self, folder: &BoxFolder, _: &Record) -> Result<()> {
+        let room = Room::find(folder);
+        if !room.is_marked_paused() {
+            return Ok(());
+        }
+        keep::process_of(folder)?.go_on().map_err(|error| Error::failed("resume a machine", error))?;
+        machine::go_on(&room, &self.parts.tasks, &keep::of_disk(folder)?).await?;
+        room.unmark_paused();
+        Ok(())
+    }
+
+    fn is_paused(&self, folder: &BoxFolder, _: &Record) -> bool {
+        Room::find(folder).is_marked_paused()
+    }
+}
+
+#[async_trait]
+impl SnapshotWriter for FirecrackerBackend {
+    async fn write(&self, folder: &BoxFolder, _: &Record, new: &SnapshotFolder) -> Result<u64> {
+        self.keeper().keep(folder, new).await
+    }
+}
+
+#[async_trait]
+impl Suspender for FirecrackerBackend {
+    async fn suspend(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<()> {
+        self.keeper().suspend(folder, process).await
+    }
+
+    fn is_suspended(&self, folder: &BoxFolder) -> bool {
+        keep::is_suspended(folder)
+    }
+
+    async fn wake(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<Running> {
+        self.keeper().wake(folder, process).await
     }
 }
 

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use guest_protocol::CgroupDir;
 
+use super::abilities::{Pauser, SnapshotWriter, Suspender};
 use super::agent_socket::{Running, dial};
-use super::cgroup::freezer::Freezer;
 use super::file_key::{FileKey, files_in};
 use super::folder::BoxFolder;
 use super::parts::Parts;
@@ -17,9 +17,30 @@ use super::plan::BoxPlan;
 use super::probe::Probe;
 use super::process::Process;
 use super::record::Record;
-use super::snapshot_folder::SnapshotFolder;
 use crate::agent::AgentGuest;
-use crate::{Error, Facts, ImageSnapshots, Result, Spec};
+use crate::{Facts, ImageSnapshots, Result, Spec};
+
+/// Properties of the boxes that a backend makes on this host.
+#[derive(Debug, Clone, Copy)]
+pub struct BoxProperties {
+    /// True if a box can hold slots.
+    pub(crate) holds_slots: bool,
+    /// True if a box gets ids of its own, if there are any.
+    pub(crate) has_ids: bool,
+    /// True if a box with `disk_mb` is on the disk, and not in memory.
+    pub(crate) is_bounded_on_disk: bool,
+    /// True if a box begins with a copy of what is in its snapshot.
+    pub(crate) copies_snapshot: bool,
+}
+
+/// Files of a box that belong to no other.
+#[derive(Debug)]
+pub struct OwnFiles {
+    /// File or folder with all of them.
+    pub(crate) path: PathBuf,
+    /// True if files that the box has deleted and still holds open take space in addition.
+    pub(crate) holds_deleted: bool,
+}
 
 /// A way to make boxes on this host.
 ///
@@ -75,87 +96,23 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
         Ok(())
     }
 
-    /// Returns whether a box may hold slots. Before the first probe, returns whether there may be
-    /// one that does.
-    fn has_slots(&self, can: Option<Self::Capabilities>) -> bool {
+    /// Returns the properties of boxes; before the first probe, those that boxes may have.
+    fn properties(&self, can: Option<Self::Capabilities>) -> BoxProperties;
+
+    /// Returns the way to pause boxes, where they can be paused.
+    fn pauser(&self) -> Option<&dyn Pauser> {
+        None
+    }
+
+    /// Returns the way to write snapshots of boxes, where they have any.
+    fn snapshot_writer(&self, can: Option<Self::Capabilities>) -> Option<&dyn SnapshotWriter> {
         let _ = can;
-        false
+        None
     }
 
-    /// Returns whether boxes can be paused.
-    fn can_pause(&self) -> bool {
-        false
-    }
-
-    /// Stops everything in a box that is alive, unless it is paused already: freezes its control group
-    /// unless the backend has another way. Returns false if something does not stop in time; then all of
-    /// it goes on.
-    fn pause(&self, folder: &BoxFolder, record: &Record) -> impl Future<Output = Result<bool>> + Send {
-        let _ = folder;
-        let freezer = freezer(record);
-        async { freezer?.freeze().await.map_err(|error| not_changed("pause a box", error)) }
-    }
-
-    /// Lets a box that is alive go on, if it is paused.
-    fn resume(&self, folder: &BoxFolder, record: &Record) -> impl Future<Output = Result<()>> + Send {
-        let _ = folder;
-        let thawed =
-            freezer(record).and_then(|freezer| freezer.thaw().map_err(|error| not_changed("resume a box", error)));
-        ready(thawed)
-    }
-
-    /// Returns whether a box is paused, or is being paused.
-    fn is_paused(&self, folder: &BoxFolder, record: &Record) -> bool {
-        let _ = folder;
-        // The group of a box that is being removed is gone.
-        Freezer::of(&record.cgroups).is_some_and(|freezer| freezer.is_asked().unwrap_or(false))
-    }
-
-    /// Returns whether the memory of boxes can be handed back to the system.
-    fn can_reclaim(&self) -> bool {
-        false
-    }
-
-    /// Returns whether the changes of boxes can be kept as snapshots.
-    fn has_snapshots(&self, can: Option<Self::Capabilities>) -> bool {
-        let _ = can;
-        false
-    }
-
-    /// Writes the state of a box to the folder of a new snapshot, and returns the bytes that it takes there.
-    /// No process of the box runs meanwhile if it has a control group that can be frozen; else, and with
-    /// [`Backend::KEEPS_MEMORY`], the backend sees to that itself.
-    fn keep(
-        &self,
-        folder: &BoxFolder,
-        record: &Record,
-        new: &SnapshotFolder,
-    ) -> impl Future<Output = Result<u64>> + Send {
-        let _ = (folder, record, new);
-        ready(Err(Error::NotSupported(format!("the provider {} has no snapshots", Self::NAME))))
-    }
-
-    /// Returns whether a paused box can be written to disk, so that it takes no memory.
-    fn can_suspend(&self) -> bool {
-        false
-    }
-
-    /// Writes a paused box to its folder, and ends its processes.
-    fn suspend(&self, folder: &BoxFolder, process: Option<&Process>) -> impl Future<Output = Result<()>> + Send {
-        let _ = (folder, process);
-        ready(Err(Error::NotSupported(format!("the provider {} writes no box to disk", Self::NAME))))
-    }
-
-    /// Returns whether a box was written to its folder, and has no process.
-    fn is_suspended(&self, folder: &BoxFolder) -> bool {
-        let _ = folder;
-        false
-    }
-
-    /// Makes a box go on that was written to its folder.
-    fn wake(&self, folder: &BoxFolder, process: Option<&Process>) -> impl Future<Output = Result<Running>> + Send {
-        let _ = (folder, process);
-        ready(Err(Error::Gone))
+    /// Returns the way to write paused boxes to disk, if there is one.
+    fn suspender(&self) -> Option<&dyn Suspender> {
+        None
     }
 
     /// Returns the release of the kernel of boxes; `None` if it is that of this host.
@@ -168,33 +125,10 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
         None
     }
 
-    /// Returns whether a box gets ids of its own, if there are any.
-    fn has_ids(&self, can: Self::Capabilities) -> bool {
+    /// Returns the files of a box that take the disk, and belong to no other; `None` if they are in its memory.
+    fn own_files(&self, folder: &BoxFolder, can: Option<Self::Capabilities>) -> Option<OwnFiles> {
         let _ = can;
-        true
-    }
-
-    /// Returns whether a box begins with a copy of what is in its snapshot.
-    fn copies_snapshot(&self, can: Option<Self::Capabilities>) -> bool {
-        let _ = can;
-        Self::COPIES_IMAGE
-    }
-
-    /// Returns whether a box with `disk_mb` lies on the disk, and not in memory.
-    fn holds_bounded(&self, can: Option<Self::Capabilities>) -> bool {
-        let _ = can;
-        true
-    }
-
-    /// Returns whether the files of the box lie in its folder, and not in its memory.
-    fn sees_disk(&self, folder: &BoxFolder) -> bool {
-        let _ = folder;
-        true
-    }
-
-    /// Returns the file or folder with all that the box takes of the disk by itself.
-    fn own_files(&self, folder: &BoxFolder) -> PathBuf {
-        folder.path().to_owned()
+        Some(OwnFiles { path: folder.path().to_owned(), holds_deleted: true })
     }
 
     /// Returns the files of the box that other boxes, snapshots or the host may have too.
@@ -206,13 +140,6 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
     fn kept_files(&self) -> io::Result<HashSet<FileKey>> {
         let snapshots = self.parts().folders.all_snapshots()?;
         files_in(snapshots.iter().map(|(_, snapshot)| snapshot.path().to_owned()))
-    }
-
-    /// Returns whether files that the box has deleted and still holds open take space beside its
-    /// folder's files.
-    fn holds_deleted(&self, folder: &BoxFolder, can: Option<Self::Capabilities>) -> bool {
-        let _ = (folder, can);
-        true
     }
 
     /// Returns the control groups that the box will have.
@@ -257,20 +184,4 @@ pub trait Backend: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Removes what a box whose processes have ended has outside of its folder.
     fn release(&self, folder: &BoxFolder, record: &Record) -> impl Future<Output = io::Result<()>> + Send;
-}
-
-/// Returns the freezer of a box.
-fn freezer(record: &Record) -> Result<Freezer> {
-    Freezer::of(&record.cgroups).ok_or_else(|| {
-        Error::NotSupported(
-            "the box has no control group that can be frozen, since an earlier build of the server made it; make \
-             it anew"
-                .to_owned(),
-        )
-    })
-}
-
-/// Converts an error of a freezer; a group that is gone went with its box.
-fn not_changed(action: &'static str, error: io::Error) -> Error {
-    if error.kind() == io::ErrorKind::NotFound { Error::Gone } else { Error::failed(action, error) }
 }

@@ -62,7 +62,7 @@ fn record<B: Backend>(backend: &B, plan: &BoxPlan<'_, B::Capabilities>) -> Resul
         Kind::Host => record.holds_slots = true,
         Kind::Box => {}
     }
-    let ids = parts.ids.as_ref().filter(|_| backend.has_ids(plan.can));
+    let ids = parts.ids.as_ref().filter(|_| backend.properties(Some(plan.can)).has_ids);
     record.id_base = ids.map(IdPool::take).transpose()?;
     if let Err(error) = plan.folder.write(&record) {
         // No record names the ids, so no removal frees them.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use domain::SandboxId;
 
+use super::abilities::Pauser;
 use super::agent_socket::Running;
 use super::backend::Backend;
 use super::boxes::Entry;
@@ -33,12 +34,18 @@ impl<B: Backend> Inner<B> {
         let folder = self.folder(id);
         // Of a server that was killed while it wrote the box.
         let left = entry.process(folder.pid())?;
-        let woken = self.backend.wake(&folder, left.as_deref()).await;
+        let Some(suspender) = self.backend.suspender() else { return Err(Error::Gone) };
+        let woken = suspender.wake(&folder, left.as_deref()).await;
         // It has ended: what is found next is the process that the folder names.
         entry.leave().await;
         let Running { process, guest, .. } = woken?;
         entry.settle(process, guest, &self.backend.parts().tasks).await;
         Ok(())
+    }
+
+    fn pauser(&self) -> Result<&dyn Pauser> {
+        let pauser = self.backend.pauser();
+        pauser.ok_or_else(|| Error::NotSupported(format!("the provider {} cannot pause boxes here", B::NAME)))
     }
 
     /// Returns the group that counts the memory of a box. Takes no lock: neither the resume of a box
@@ -69,11 +76,11 @@ impl<B: Backend> Pauses for Local<B> {
         let (inner, id) = (Arc::clone(&self.inner), id.clone());
         let work = async move {
             let (entry, _change) = inner.boxes.change(&id).await;
-            if inner.backend.is_suspended(&inner.folder(&id)) {
+            if inner.is_suspended(&inner.folder(&id)) {
                 return Ok(());
             }
             let (folder, record) = inner.alive(&id, &entry)?;
-            match inner.backend.pause(&folder, &record).await? {
+            match inner.pauser()?.pause(&folder, &record).await? {
                 true => Ok(()),
                 false => Err(Error::Unavailable("processes of the box do not stop; try again".to_owned())),
             }
@@ -85,21 +92,21 @@ impl<B: Backend> Pauses for Local<B> {
         let (inner, id) = (Arc::clone(&self.inner), id.clone());
         let work = async move {
             let (entry, _change) = inner.boxes.change(&id).await;
-            if inner.backend.is_suspended(&inner.folder(&id)) {
+            if inner.is_suspended(&inner.folder(&id)) {
                 return inner.wake(&id, &entry).await;
             }
             let (folder, record) = inner.alive(&id, &entry)?;
-            inner.backend.resume(&folder, &record).await
+            inner.pauser()?.resume(&folder, &record).await
         };
         self.tracked(work, "resume a box").await
     }
 
     fn can_suspend(&self) -> bool {
-        self.inner.backend.can_suspend()
+        self.inner.backend.suspender().is_some()
     }
 
     fn is_suspended(&self, id: &SandboxId) -> bool {
-        self.inner.backend.is_suspended(&self.inner.folder(id))
+        self.inner.is_suspended(&self.inner.folder(id))
     }
 
     async fn suspend(&self, id: &SandboxId) -> Result<()> {
@@ -107,15 +114,18 @@ impl<B: Backend> Pauses for Local<B> {
         let work = async move {
             let (entry, _change) = inner.boxes.change(&id).await;
             let folder = inner.folder(&id);
-            if !inner.backend.is_suspended(&folder) {
+            let Some(suspender) = inner.backend.suspender() else {
+                return Err(Error::NotSupported(format!("the provider {} cannot write boxes to disk", B::NAME)));
+            };
+            if !suspender.is_suspended(&folder) {
                 let (folder, record) = inner.alive(&id, &entry)?;
-                if !inner.backend.is_paused(&folder, &record) {
+                if !inner.pauser()?.is_paused(&folder, &record) {
                     return Err(Error::Conflict("the box is not paused; pause it first".to_owned()));
                 }
             }
             // Of one that is on disk it may be left, where an earlier attempt was cut off.
             let process = entry.process(folder.pid())?;
-            inner.backend.suspend(&folder, process.as_deref()).await?;
+            suspender.suspend(&folder, process.as_deref()).await?;
             entry.leave().await;
             Ok(())
         };
@@ -125,8 +135,8 @@ impl<B: Backend> Pauses for Local<B> {
     async fn paused(&self) -> Result<Vec<SandboxId>> {
         let inner = Arc::clone(&self.inner);
         let list = move || -> io::Result<Vec<SandboxId>> {
-            let is_paused =
-                |folder: &BoxFolder| folder.read().is_some_and(|record| inner.backend.is_paused(folder, &record));
+            let Some(pauser) = inner.backend.pauser() else { return Ok(Vec::new()) };
+            let is_paused = |folder: &BoxFolder| folder.read().is_some_and(|record| pauser.is_paused(folder, &record));
             let boxes = inner.backend.parts().folders.all()?.into_iter();
             Ok(boxes.filter(|(id, folder)| *id != probe_id() && is_paused(folder)).map(|(id, _)| id).collect())
         };
@@ -135,7 +145,7 @@ impl<B: Backend> Pauses for Local<B> {
     }
 
     fn can_reclaim(&self) -> bool {
-        self.inner.backend.can_reclaim()
+        self.inner.backend.pauser().is_some_and(Pauser::can_reclaim)
     }
 
     async fn check_reclaim(&self, id: &SandboxId) -> Result<()> {

@@ -51,7 +51,7 @@ impl<B: Backend> Inner<B> {
             self.boxes.forget(id);
             return Err(Error::Gone);
         }
-        if self.backend.is_suspended(&folder) {
+        if self.is_suspended(&folder) {
             return Err(Error::Conflict("the box is on disk; have it go on, and take the snapshot then".to_owned()));
         }
         if entry.process(folder.pid())?.is_none_or(|process| process.has_ended()) {
@@ -102,11 +102,14 @@ impl<B: Backend> Inner<B> {
         {
             return Err(Error::Unavailable("processes of the box do not stop; try again".to_owned()));
         }
-        let kept = self.backend.keep(folder, record, new).await;
+        let written = match self.backend.snapshot_writer(self.can()) {
+            Some(writer) => writer.write(folder, record, new).await,
+            None => Err(Error::NotSupported(format!("the provider {} has no snapshots", B::NAME))),
+        };
         if let Some(freezer) = freezer {
             freezer.thaw().map_err(not_taken)?;
         }
-        let size_bytes = kept?;
+        let size_bytes = written?;
         let new = new.clone();
         let finished = tokio::task::spawn_blocking(move || new.finish(image)).await;
         finished.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_taken)?;

@@ -11,7 +11,9 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use guest_protocol::{CgroupDir, Launch, Overlay, Storage};
+use host_disk::remove_tree;
 use tokio::task::JoinSet;
 
 use super::capabilities::Capabilities;
@@ -19,8 +21,9 @@ use super::host_mounts::HostMounts;
 use super::prepared_dirs::{PreparedDirs, layers};
 use super::size_view::SizeViews;
 use super::{disk, host, layer_copies, snapshot};
+use crate::local::abilities::{self, Pauser, SnapshotWriter};
 use crate::local::agent_socket::{self, Running};
-use crate::local::backend::Backend;
+use crate::local::backend::{Backend, BoxProperties, OwnFiles};
 use crate::local::cgroup::freezer::Freezer;
 use crate::local::cgroup::{self, Cgroups, CpuWeight};
 use crate::local::fault::{not_made, not_written};
@@ -105,47 +108,34 @@ impl Backend for NativeBackend {
         Ok(())
     }
 
-    /// Returns `false` without root: a box then has one user only.
-    fn has_slots(&self, can: Option<Capabilities>) -> bool {
-        can.is_none_or(|can| can.privileged)
+    fn properties(&self, can: Option<Capabilities>) -> BoxProperties {
+        let is_privileged = can.is_none_or(|can| can.privileged);
+        BoxProperties {
+            // Without root a box has one user only.
+            holds_slots: is_privileged,
+            has_ids: is_privileged,
+            is_bounded_on_disk: can.is_none_or(|can| can.images),
+            copies_snapshot: !is_privileged,
+        }
     }
 
-    fn can_pause(&self) -> bool {
-        self.cgroups.can_freeze()
+    fn pauser(&self) -> Option<&dyn Pauser> {
+        self.cgroups.can_freeze().then_some(self)
     }
 
-    fn can_reclaim(&self) -> bool {
-        self.cgroups.can_reclaim()
+    fn snapshot_writer(&self, can: Option<Capabilities>) -> Option<&dyn SnapshotWriter> {
+        // Without a freezer files change while they are read, and the snapshot would be inconsistent.
+        let has_snapshots = can.is_some_and(|can| can.snapshots) && self.cgroups.can_freeze();
+        has_snapshots.then_some(self)
     }
 
-    fn has_snapshots(&self, can: Option<Capabilities>) -> bool {
-        // Of files that change while they are read there would be no one moment.
-        can.is_some_and(|can| can.snapshots) && self.cgroups.can_freeze()
-    }
-
-    async fn keep(&self, folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<u64> {
-        snapshot::keep(folder, record, new).await
-    }
-
-    fn has_ids(&self, can: Capabilities) -> bool {
-        can.privileged
-    }
-
-    fn copies_snapshot(&self, can: Option<Capabilities>) -> bool {
-        can.is_some_and(|can| !can.privileged)
-    }
-
-    fn holds_bounded(&self, can: Option<Capabilities>) -> bool {
-        can.is_none_or(|can| can.images)
-    }
-
-    fn sees_disk(&self, folder: &BoxFolder) -> bool {
-        disk::image_file(folder).exists() || layers(folder).exists()
-    }
-
-    fn holds_deleted(&self, folder: &BoxFolder, can: Option<Capabilities>) -> bool {
-        // In an image file they are counted as part of it.
-        can.is_some_and(|can| can.disk_upper) && !disk::image_file(folder).exists()
+    fn own_files(&self, folder: &BoxFolder, can: Option<Capabilities>) -> Option<OwnFiles> {
+        let has_image = disk::image_file(folder).exists();
+        (has_image || layers(folder).exists()).then(|| OwnFiles {
+            path: folder.path().to_owned(),
+            // In an image file they are counted as part of it.
+            holds_deleted: !has_image && can.is_some_and(|can| can.disk_upper),
+        })
     }
 
     fn cgroups(&self, plan: &Plan<'_>) -> Vec<CgroupDir> {
@@ -245,6 +235,32 @@ impl Backend for NativeBackend {
     }
 }
 
+#[async_trait]
+impl Pauser for NativeBackend {
+    async fn pause(&self, _: &BoxFolder, record: &Record) -> Result<bool> {
+        abilities::freeze(record).await
+    }
+
+    async fn resume(&self, _: &BoxFolder, record: &Record) -> Result<()> {
+        abilities::thaw(record)
+    }
+
+    fn is_paused(&self, _: &BoxFolder, record: &Record) -> bool {
+        abilities::is_frozen(record)
+    }
+
+    fn can_reclaim(&self) -> bool {
+        self.cgroups.can_reclaim()
+    }
+}
+
+#[async_trait]
+impl SnapshotWriter for NativeBackend {
+    async fn write(&self, folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<u64> {
+        snapshot::keep(folder, record, new).await
+    }
+}
+
 impl NativeBackend {
     /// Returns the bound on what a box writes: of a copy, without what it takes of the bound already by layers
     /// that no snapshot keeps.
@@ -294,10 +310,7 @@ async fn storage(folder: &BoxFolder, disk_mb: u32, memory_mb: u32, can: Capabili
         return Ok(Storage::Directory(layers.display().to_string()));
     }
     // Those made in advance would stand for changes that are in memory.
-    match fs::remove_dir_all(layers(folder)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(not_written(error)),
-        Ok(()) | Err(_) => {}
-    }
+    remove_tree(&layers(folder)).map_err(not_written)?;
     // Counted to the box's memory anyway; half leaves room for its processes.
     Ok(Storage::TmpfsMb(if disk_mb > 0 { disk_mb } else { memory_mb / 2 }))
 }

@@ -16,14 +16,16 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use async_trait::async_trait;
 use domain::Resources;
 use guest_protocol::{Boot, Bounds, Defaults, Network, Sweep, Trace, Traced};
 
 use super::root::{DEVICES, Origin};
 use super::{host, root, snapshot, tracer};
 use crate::agent::AgentGuest;
+use crate::local::abilities::SnapshotWriter;
 use crate::local::agent_socket::{self, Running};
-use crate::local::backend::Backend;
+use crate::local::backend::{Backend, BoxProperties};
 use crate::local::fault::{not_made, not_written};
 use crate::local::folder::BoxFolder;
 use crate::local::host_rootfs;
@@ -115,12 +117,12 @@ impl Backend for ProotBackend {
         Ok(self.order(plan, id, base_bytes))
     }
 
-    fn has_snapshots(&self, can: Option<Traces>) -> bool {
-        can.is_some()
+    fn properties(&self, _: Option<Traces>) -> BoxProperties {
+        BoxProperties { holds_slots: false, has_ids: true, is_bounded_on_disk: true, copies_snapshot: true }
     }
 
-    async fn keep(&self, folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<u64> {
-        snapshot::keep(&self.parts.agent, folder, record, new).await
+    fn snapshot_writer(&self, can: Option<Traces>) -> Option<&dyn SnapshotWriter> {
+        can.is_some().then_some(self)
     }
 
     async fn launch(&self, folder: &BoxFolder, listener: UnixListener, order: Trace) -> Result<Running> {
@@ -139,6 +141,13 @@ impl Backend for ProotBackend {
     async fn release(&self, folder: &BoxFolder, _record: &Record) -> io::Result<()> {
         self.remove_temporaries(&folder.pids());
         Ok(())
+    }
+}
+
+#[async_trait]
+impl SnapshotWriter for ProotBackend {
+    async fn write(&self, folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<u64> {
+        snapshot::keep(&self.parts.agent, folder, record, new).await
     }
 }
 
