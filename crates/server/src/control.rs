@@ -12,6 +12,7 @@ mod extend;
 mod guest;
 mod images;
 mod keyed_lock;
+mod limit;
 mod pause;
 mod policy;
 mod pool;
@@ -40,6 +41,7 @@ pub use guest::exec::{ExecCommand, ExecOutcome, ExecRequest, Handle, Interactive
 pub use guest::processes::{AttachedProcess, ProcessRef, StartProcess};
 pub use guest::reverse_ports::{Listener, Refuser, Taken};
 pub use images::Pull;
+pub use limit::Limit;
 pub use pause::Pause;
 pub(crate) use pause::auto_pause::Idle;
 pub use policy::{AuditBounds, ORPHAN_GRACE, Policy, WarmEntry};

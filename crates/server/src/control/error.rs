@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use domain::{AboveCeiling, AboveMaximum, format_duration};
+use domain::AboveMaximum;
 use providers::Chain;
 
 use super::conflict::Conflict;
+use super::limit::Limit;
 use super::resource::Resource;
 use crate::secrets::SecretsError;
 
@@ -43,7 +44,7 @@ pub enum Error {
     TooLarge(String),
     /// A cap or a maximum is reached.
     #[error("{0}")]
-    LimitReached(String),
+    LimitReached(Limit),
     /// The request cannot be served now; a retry may succeed.
     #[error("{0}")]
     Unavailable(String),
@@ -85,6 +86,12 @@ impl From<Conflict> for Error {
     }
 }
 
+impl From<Limit> for Error {
+    fn from(limit: Limit) -> Self {
+        Self::LimitReached(limit)
+    }
+}
+
 impl From<store::Error> for Error {
     fn from(error: store::Error) -> Self {
         if !error.is_full() {
@@ -104,7 +111,7 @@ pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
         P::NotSupported(text) => Error::NotSupported(text),
         P::NoSpace => Error::NoSpace,
         P::Full(text) => Error::Full(text),
-        P::Exhausted(text) => Error::LimitReached(text),
+        P::Exhausted(text) => Limit::Refused(text).into(),
         P::Unavailable(text) => Error::Unavailable(format!("the provider `{provider}` is not available: {text}")),
         P::NoImage(text) => Error::Unavailable(format!("the image is not available: {text}")),
         P::Conflict(text) => Conflict::Refused(text).into(),
@@ -116,17 +123,7 @@ pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
     }
 }
 
-/// Returns the error of a size above its ceiling. Waiting does not help.
-pub(super) fn too_large(above: AboveCeiling) -> Error {
-    let AboveCeiling { field, max } = above;
-    Error::LimitReached(match field {
-        "disk_mb" => format!("`disk_mb` is above the maximum of {max}, or 0, which is no bound; ask for 1 to {max}"),
-        _ => format!("`{field}` is above the maximum of {max}; ask for {max} or less"),
-    })
-}
-
-/// Returns the error of a lifetime or deadline above its maximum. Waiting does not help.
-pub(super) fn above(field: &str, above: AboveMaximum) -> Error {
-    let max = format_duration(above.max);
-    Error::LimitReached(format!("`{field}` is above the maximum of {max}; ask for {max} or less"))
+/// Returns the error of a lifetime or deadline above its maximum.
+pub(super) fn above(field: &'static str, above: AboveMaximum) -> Error {
+    Limit::AboveMaximum { field, max: above.max }.into()
 }

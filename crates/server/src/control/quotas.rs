@@ -6,6 +6,7 @@ use domain::{Caps, Ceilings, Limits, OwnerId, Quota, Site};
 use serde_json::json;
 
 use super::error::{Error, Result};
+use super::limit::{Counted, Limit};
 use super::resource::Resource;
 use super::service::Control;
 use crate::events::EventType;
@@ -36,11 +37,8 @@ impl Control {
     /// [`Error::LimitReached`] for a new quota at the maximum number of quotas.
     pub async fn save_quota(&self, owner: &OwnerId, quota: &Quota) -> Result<OwnerQuota> {
         let max = self.policy.quotas_max;
-        let saved = self.store.save_quota(owner, quota, self.now(), max).await?.ok_or_else(|| {
-            Error::LimitReached(format!(
-                "there are {max} quotas, as many as `limits.max_quotas` allows; delete one that is not needed"
-            ))
-        })?;
+        let saved = self.store.save_quota(owner, quota, self.now(), max).await?;
+        let saved = saved.ok_or(Limit::TooMany { objects: Counted::Quotas, max })?;
         self.admission.quota_changed(owner);
         self.publish(EventType::QuotaSaved, None, json!({"owner_id": owner.as_str()}));
         Ok(saved)

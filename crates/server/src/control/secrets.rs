@@ -6,6 +6,7 @@ use domain::{EgressPolicy, OwnerId, SecretBinding, SecretName, SecretUse};
 use serde_json::json;
 
 use super::error::{Error, Result};
+use super::limit::{Counted, Limit};
 use super::resource::Resource;
 use super::service::Control;
 use crate::events::EventType;
@@ -28,9 +29,7 @@ impl Control {
         binding.check().map_err(|error| Error::Invalid(error.to_string()))?;
         check_value(value, binding.is_for_commands())?;
         let stored = self.secrets.save(name, binding, value, self.now()).await.map_err(failed)?;
-        let secret = stored.ok_or_else(|| {
-            Error::LimitReached(format!("there are {SECRETS_MAX} secrets, the most; delete one that is not needed"))
-        })?;
+        let secret = stored.ok_or(Limit::TooMany { objects: Counted::Secrets, max: SECRETS_MAX })?;
         self.publish(EventType::SecretSaved, None, json!({"name": secret.name.as_str()}));
         Ok(secret)
     }

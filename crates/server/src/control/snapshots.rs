@@ -18,6 +18,7 @@ use self::in_progress::SnapshotInHand;
 use super::conflict::Conflict;
 use super::error::{Error, Result, provider_error};
 use super::guest::access::runtime_error;
+use super::limit::{Counted, Limit};
 use super::resource::Resource;
 use super::service::Control;
 use super::workers::inventory::within;
@@ -116,11 +117,8 @@ impl Control {
             NewSnapshot::Done => {}
             NewSnapshot::TooMany => return Err(self.too_many_snapshots()),
             NewSnapshot::TooManyOfOwner => {
-                return Err(Error::LimitReached(format!(
-                    "the owner of the sandbox has {} snapshots, as many as `snapshots.max_per_owner` allows; delete one \
-                     that is not needed",
-                    self.policy.snapshots.per_owner
-                )));
+                let max = self.policy.snapshots.per_owner;
+                return Err(Limit::TooMany { objects: Counted::SnapshotsOfOwner, max }.into());
             }
             NewSnapshot::TooLarge => return Err(self.snapshots_too_large()),
         }
@@ -183,25 +181,15 @@ impl Control {
         if held_mb <= bound_mb {
             return Ok(());
         }
-        Err(Error::LimitReached(format!(
-            "the sandbox holds {held_mb} MiB of snapshots that were removed, more than its `disk_mb` of {bound_mb}; copy \
-             the files that are needed into a new sandbox"
-        )))
+        Err(Limit::RemovedSnapshots { held_mb, max_mb: bound_mb }.into())
     }
 
     fn too_many_snapshots(&self) -> Error {
-        Error::LimitReached(format!(
-            "there are {} snapshots, as many as `snapshots.max` allows; delete one that is not needed",
-            self.policy.snapshots.count
-        ))
+        Limit::TooMany { objects: Counted::Snapshots, max: self.policy.snapshots.count }.into()
     }
 
     fn snapshots_too_large(&self) -> Error {
-        Error::LimitReached(format!(
-            "the snapshots, with what sandboxes keep of those that were removed, would take more than the {} MiB that \
-             `snapshots.max_mb` allows; delete snapshots, or sandboxes made from others, that are not needed",
-            self.policy.snapshots.bytes >> 20
-        ))
+        Limit::SnapshotsTooLarge { max_mb: self.policy.snapshots.bytes >> 20 }.into()
     }
 
     /// Returns the runtime of a sandbox, if it is here and keeps snapshots.

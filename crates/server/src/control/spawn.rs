@@ -22,8 +22,9 @@ use tokio::sync::{mpsc, oneshot};
 use self::in_progress::InProgress;
 use self::prepare::prepare;
 use super::conflict::Conflict;
-use super::error::{Error, Result, above, too_large};
+use super::error::{Error, Result, above};
 use super::guest::access::{no_answer, runtime_error};
+use super::limit::Limit;
 use super::pause::pauses_of;
 use super::policy::ORPHAN_GRACE;
 use super::resource::Resource;
@@ -286,7 +287,7 @@ impl Control {
         let is_far = self.policy.far_provider.as_deref() == Some(&offer.name);
         let ceilings = |site| -> Ceilings { self.policy.sizes.of(quota, site) };
         let site = if is_far || offer.elsewhere { Site::Elsewhere } else { Site::Here };
-        let size = ceilings(site).size(asked, default).map_err(too_large)?;
+        let size = ceilings(site).size(asked, default).map_err(Limit::AboveCeiling)?;
         Ok((size, is_far || ceilings(Site::Here).allow(&size)))
     }
 

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::conflict::Conflict;
 use super::error::{Error, Result};
+use super::limit::{Counted, Limit};
 use super::resource::Resource;
 use super::service::Control;
 use crate::events::EventType;
@@ -36,9 +37,7 @@ impl Control {
             Inserted::Taken => {
                 Err(Conflict::Exists { resource: Resource::Template, name: template.name.to_string() }.into())
             }
-            Inserted::Full => Err(Error::LimitReached(format!(
-                "there are {max} templates, as many as `limits.max_templates` allows; delete one that is not needed"
-            ))),
+            Inserted::Full => Err(Limit::TooMany { objects: Counted::Templates, max }.into()),
         }
     }
 

@@ -5,6 +5,7 @@ use providers::{Provider, Spec};
 
 use super::reservations::Reservation;
 use crate::control::error::{Error, Result};
+use crate::control::limit::Limit;
 use crate::control::service::Control;
 use crate::control::workers::placement::Offer;
 use store::Sandbox;
@@ -38,11 +39,8 @@ impl Control {
         let Some(beyond) = self.room_beyond(provider)? else { return Ok(()) };
         let beyond_mb = beyond >> 20;
         if provider.disk().is_some_and(|disk| disk.holds_bounded) && u64::from(disk_mb) > beyond_mb {
-            return Err(Error::LimitReached(format!(
-                "`disk_mb` is {disk_mb}, and the disk with the boxes of `{}` has {beyond_mb} MiB beyond what \
-                 `limits.reserve_disk_mb` keeps free; ask for at most {beyond_mb}",
-                provider.name()
-            )));
+            let provider = provider.name().to_owned();
+            return Err(Limit::DiskBound { disk_mb, provider, max_mb: beyond_mb }.into());
         }
         Ok(())
     }
@@ -188,7 +186,7 @@ mod test {
         };
         let too_much = u32::try_from((free / 4 * 3) >> 20).unwrap();
         let refused = app.control.spawn(sized(too_much)).await.unwrap_err();
-        assert!(matches!(&refused, Error::LimitReached(text) if text.contains("ask for at most")), "{refused}");
+        assert!(matches!(&refused, Error::LimitReached(Limit::DiskBound { .. })), "{refused}");
         app.control.spawn(sized(too_much / 3)).await.unwrap();
         assert_eq!(app.control.store().counts().await.unwrap().by_state.get("failed"), None, "nothing was written");
     }

@@ -1,13 +1,14 @@
-//! Preview of a spawn's admission, and the error texts of refusals.
+//! Preview of a spawn's admission, and the errors of refusals.
 
 use std::time::Duration;
 
-use domain::{Denial, Room, format_duration};
+use domain::{Denial, Room};
 
 use super::SpawnRequest;
 use crate::admission::Refused;
 use crate::control::conflict::Conflict;
 use crate::control::error::{Error, Result};
+use crate::control::limit::{Cap, Limit};
 use crate::control::service::Control;
 
 /// Outcome that a spawn would have now.
@@ -70,24 +71,18 @@ impl Control {
             Refused::Denied(Denial::PoolFull, room) => {
                 Error::Unavailable(format!("{}; destroy one or try later", self.cap(Denial::PoolFull, room)))
             }
-            Refused::Denied(denial, room) => {
-                Error::LimitReached(format!("{}; destroy one or try later", self.cap(denial, room)))
+            Refused::Denied(denial, room) => Limit::Cap(self.cap(denial, room)).into(),
+            Refused::QueueFull(denial, room) => {
+                let waiting = self.policy.queue.places.all;
+                Limit::QueueFull { cap: self.cap(denial, room), waiting }.into()
             }
-            Refused::QueueFull(denial, room) => Error::LimitReached(format!(
-                "{}, and {} spawns wait already (`defaults.max_spawn_queue`); try later",
-                self.cap(denial, room),
-                self.policy.queue.places.all
-            )),
-            Refused::ShareFull(denial, room, own) => Error::LimitReached(format!(
-                "{}, and {own} spawns of this owner wait already, which is its share of the queue \
-                 (`defaults.max_spawn_queue_per_owner`); wait for these, or try later",
-                self.cap(denial, room)
-            )),
-            Refused::TimedOut(denial, room) => Error::LimitReached(format!(
-                "{}, and no place came free within {} (`defaults.spawn_queue_timeout`); try again",
-                self.cap(denial, room),
-                format_duration(self.policy.queue.timeout)
-            )),
+            Refused::ShareFull(denial, room, waiting) => {
+                Limit::QueueShareFull { cap: self.cap(denial, room), waiting }.into()
+            }
+            Refused::TimedOut(denial, room) => {
+                let waited = self.policy.queue.timeout;
+                Limit::QueueTimeout { cap: self.cap(denial, room), waited }.into()
+            }
             Refused::NoWorker => Error::Unavailable(
                 "no worker can take this sandbox: none that offers the provider is online, heard of and below its \
                  capacity; GET /api/v1/workers shows them"
@@ -99,28 +94,15 @@ impl Control {
         }
     }
 
-    fn cap(&self, denial: Denial, room: Room) -> String {
+    fn cap(&self, denial: Denial, room: Room) -> Cap {
         match denial {
-            Denial::MaxSandboxes => {
-                format!("the server has its maximum of {} active sandboxes", room.caps.max_sandboxes)
-            }
-            Denial::MaxSandboxesPerOwner => {
-                format!("this owner has its maximum of {} active sandboxes", room.caps.max_sandboxes_per_owner)
-            }
+            Denial::MaxSandboxes => Cap::Sandboxes { max: room.caps.max_sandboxes },
+            Denial::MaxSandboxesPerOwner => Cap::SandboxesOfOwner { max: room.caps.max_sandboxes_per_owner },
             Denial::PoolFull => {
                 let bounds = self.policy.pool.unwrap_or_default();
-                format!(
-                    "the pool is full: {} boxes for {} users each (`pool.max_vms`, `pool.max_users_per_vm`), and none \
-                     of this size has a place",
-                    bounds.hosts_max, bounds.places
-                )
+                Cap::Pool { boxes: bounds.hosts_max, slots: bounds.places }
             }
-            Denial::PoolShare => {
-                "none of this owner's boxes of the pool has a place of this size, and those that hold \
-                                  this owner alone and are not full are as many as are free; use a size that you \
-                                  have already"
-                    .to_owned()
-            }
+            Denial::PoolShare => Cap::PoolShare,
         }
     }
 }

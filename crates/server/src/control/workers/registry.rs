@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::control::conflict::Conflict;
 use crate::control::error::{Error, Result};
+use crate::control::limit::{Counted, Limit};
 use crate::control::resource::Resource;
 use crate::control::service::Control;
 use crate::events::EventType;
@@ -58,9 +59,7 @@ impl Control {
     /// [`Error::LimitReached`] for a new worker beyond `WORKERS_MAX`.
     pub async fn heartbeat(&self, id: &WorkerId, beat: Heartbeat) -> Result<Seen> {
         match self.store.beat(id, &beat, self.now()).await? {
-            Beat::Full => Err(Error::LimitReached(format!(
-                "the server knows its maximum of {WORKERS_MAX} workers; DELETE /api/v1/admin/workers/{{id}} forgets one"
-            ))),
+            Beat::Full => Err(Limit::TooMany { objects: Counted::Workers, max: WORKERS_MAX }.into()),
             Beat::Heard { worker, is_news } => {
                 if is_news {
                     self.registry.remote_workers().note(id, true);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::{DurationError, Timestamp};
 
-use crate::control::Error;
+use crate::control::{Error, Limit};
 use crate::http::error::{ApiError, malformed};
 
 /// Formats a time as RFC 3339 with milliseconds, in UTC.
@@ -18,7 +18,7 @@ pub fn duration(duration: Duration) -> String {
 }
 
 /// Parses a lifetime or deadline of the field `field`: a duration above zero.
-pub fn span(field: &str, text: &str) -> Result<Duration, ApiError> {
+pub fn span(field: &'static str, text: &str) -> Result<Duration, ApiError> {
     match span_or_zero(field, text)? {
         Duration::ZERO => Err(malformed(format!("`{field}` must be longer than zero"))),
         span => Ok(span),
@@ -26,11 +26,11 @@ pub fn span(field: &str, text: &str) -> Result<Duration, ApiError> {
 }
 
 /// Parses a duration of the field `field`, where zero has a meaning.
-pub fn span_or_zero(field: &str, text: &str) -> Result<Duration, ApiError> {
+pub fn span_or_zero(field: &'static str, text: &str) -> Result<Duration, ApiError> {
     match domain::parse_duration(text) {
         Ok(span) => Ok(span),
         // Well-formed, and above every maximum.
-        Err(error @ DurationError::TooLong) => Err(Error::LimitReached(format!("`{field}` {error}")).into()),
+        Err(DurationError::TooLong) => Err(Error::from(Limit::DurationTooLong { field }).into()),
         Err(error) => Err(malformed(format!("`{field}`: `{}` {error}", shortened(text)))),
     }
 }
