@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 use domain::Timestamp;
 use providers::Chain;
 
-use super::error::{Error, Result};
+use super::error::Result;
 use super::service::Control;
+use super::unavailable::Unavailable;
 use crate::audit::{KEY_REFUSED, Seen, Source, Untold};
 use store::{AuditEntry, AuditFilter, NewAuditEntry};
 
@@ -53,7 +54,7 @@ impl Control {
         });
         match written.await {
             Ok(row) => Ok(row.map(drop)?),
-            Err(_) => Err(Error::Unavailable("the server is shutting down".to_owned())),
+            Err(_) => Err(Unavailable::ShuttingDown.into()),
         }
     }
 

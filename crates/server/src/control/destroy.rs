@@ -12,6 +12,7 @@ use super::error::{Error, Result};
 use super::guest::access::runtime_error;
 use super::resource::Resource;
 use super::service::{Control, Removal};
+use super::unavailable::Unavailable;
 use super::workers::placement::LOCAL_WORKER;
 use crate::operation_metrics::Operation;
 use store::{Applied, Change, Sandbox};
@@ -131,11 +132,7 @@ impl Control {
             control.removing.lock().remove(&sandbox.id);
             outcome.map_err(Arc::new)
         });
-        async move {
-            task.await.unwrap_or_else(|_| Err(Arc::new(Error::Unavailable("the server is shutting down".to_owned()))))
-        }
-        .boxed()
-        .shared()
+        async move { task.await.unwrap_or_else(|_| Err(Arc::new(Unavailable::ShuttingDown.into()))) }.boxed().shared()
     }
 
     async fn stop_and_record(&self, sandbox: &Sandbox) -> Result<()> {
@@ -211,6 +208,9 @@ fn shared(error: Arc<Error>) -> Error {
             let (provider, source) = (provider.clone(), Arc::clone(source));
             return Error::Provider { provider, action, source };
         }
-        Error::Unavailable(error.to_string())
+        if let Error::Unavailable(unavailable) = &*error {
+            return unavailable.clone().into();
+        }
+        Unavailable::Removal { cause: error.to_string() }.into()
     })
 }

@@ -8,6 +8,7 @@ use providers::Chain;
 use super::conflict::Conflict;
 use super::limit::Limit;
 use super::resource::Resource;
+use super::unavailable::Unavailable;
 use crate::secrets::SecretsError;
 
 /// Result of an operation.
@@ -47,7 +48,7 @@ pub enum Error {
     LimitReached(Limit),
     /// The request cannot be served now; a retry may succeed.
     #[error("{0}")]
-    Unavailable(String),
+    Unavailable(Unavailable),
     /// A file system in a box is full.
     #[error("no space left in the sandbox; delete files, or spawn with a larger disk")]
     NoSpace,
@@ -92,6 +93,12 @@ impl From<Limit> for Error {
     }
 }
 
+impl From<Unavailable> for Error {
+    fn from(unavailable: Unavailable) -> Self {
+        Self::Unavailable(unavailable)
+    }
+}
+
 impl From<store::Error> for Error {
     fn from(error: store::Error) -> Self {
         if !error.is_full() {
@@ -112,8 +119,8 @@ pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
         P::NoSpace => Error::NoSpace,
         P::Full(text) => Error::Full(text),
         P::Exhausted(text) => Limit::Refused(text).into(),
-        P::Unavailable(text) => Error::Unavailable(format!("the provider `{provider}` is not available: {text}")),
-        P::NoImage(text) => Error::Unavailable(format!("the image is not available: {text}")),
+        P::Unavailable(cause) => Unavailable::Provider { provider: provider.to_owned(), cause }.into(),
+        P::NoImage(cause) => Unavailable::Image { cause }.into(),
         P::Conflict(text) => Conflict::Refused(text).into(),
         P::NotAsked(error) => provider_error(provider, *error),
         P::Gone => Conflict::Ended.into(),

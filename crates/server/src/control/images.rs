@@ -14,6 +14,7 @@ use super::conflict::Conflict;
 use super::error::{Error, Result};
 use super::resource::Resource;
 use super::service::Control;
+use super::unavailable::Unavailable;
 use crate::events::EventType;
 use store::Sandbox;
 
@@ -132,8 +133,7 @@ impl Control {
     }
 
     pub(super) fn image_store(&self) -> Result<&Images> {
-        let missing = || Error::Unavailable("this server has no image store".to_owned());
-        self.registry.images().ok_or_else(missing)
+        self.registry.images().ok_or_else(|| Unavailable::NoImageStore.into())
     }
 
     /// Returns the refusal of a box with the image `host`, naming the providers that have the
@@ -214,7 +214,7 @@ pub(super) fn fault(name: &str, error: images::Error) -> Error {
         E::NotFound(_) => Error::NotFound(Resource::Image, name.to_owned()),
         E::Conflict(text) => Conflict::Refused(text).into(),
         E::Full(text) => Error::Full(text),
-        E::Unavailable(text) => Error::Unavailable(text),
+        E::Unavailable(cause) => Unavailable::ImageStore { cause }.into(),
         E::Failed { action, .. } => Error::Images { action, source: Arc::new(error) },
     }
 }

@@ -17,6 +17,7 @@ use super::guest::access::runtime_error;
 use super::policy::ORPHAN_GRACE;
 use super::resource::Resource;
 use super::service::Control;
+use super::unavailable::Unavailable;
 use super::workers::placement::LOCAL_WORKER;
 use crate::events::EventType;
 use store::clock;
@@ -68,7 +69,7 @@ impl Control {
             }
             Ok(paused)
         });
-        let paused = pause.await.unwrap_or_else(|_| Err(Error::Unavailable("the server is shutting down".to_owned())));
+        let paused: Result<_> = pause.await.unwrap_or_else(|_| Err(Unavailable::ShuttingDown.into()));
         let (sandbox, was_paused) = paused?;
         if !how.reclaim {
             return Ok((sandbox, None));
@@ -208,7 +209,7 @@ impl Control {
         pauses_of(self.runtime_of(&sandbox).await?.as_ref())?;
         let (control, id) = (Arc::clone(self), sandbox.id);
         let resume = self.tasks.spawn(async move { control.go_on(&id, "resume").await });
-        resume.await.unwrap_or_else(|_| Err(Error::Unavailable("the server is shutting down".to_owned())))
+        resume.await.unwrap_or_else(|_| Err(Unavailable::ShuttingDown.into()))
     }
 
     /// Lets a paused sandbox go on for a request.

@@ -21,6 +21,7 @@ use super::guest::access::runtime_error;
 use super::limit::{Counted, Limit};
 use super::resource::Resource;
 use super::service::Control;
+use super::unavailable::Unavailable;
 use super::workers::inventory::within;
 use super::workers::placement::LOCAL_WORKER;
 use crate::events::EventType;
@@ -61,7 +62,7 @@ impl Control {
             control.publish(EventType::SnapshotCreated, Some(&row.sandbox), data);
             Ok(row)
         });
-        take.await.unwrap_or_else(|_| Err(shutting_down()))
+        take.await.unwrap_or_else(|_| Err(Unavailable::ShuttingDown.into()))
     }
 
     /// Takes a snapshot whose id is in hand, if it is wanted still when it has its turn. A temporary one stays
@@ -75,7 +76,7 @@ impl Control {
         is_wanted: impl Fn() -> bool,
     ) -> Result<Snapshot> {
         let Some(_queued) = self.snapshotting.in_progress.queue() else {
-            return Err(Error::Unavailable("many snapshots are being taken; try again later".to_owned()));
+            return Err(Unavailable::SnapshotQueueFull.into());
         };
         let sandbox = self.pausable(id).await?;
         let runtime = self.snapshot_runtime(&sandbox).await?;
@@ -259,18 +260,17 @@ impl Control {
             control.record(Operation::SnapshotDelete, &row.provider, removed.is_ok(), started);
             removed
         });
-        removal.await.unwrap_or_else(|_| Err(shutting_down()))
+        removal.await.unwrap_or_else(|_| Err(Unavailable::ShuttingDown.into()))
     }
 
     /// Removes a snapshot that is in hand, and then its row.
     async fn remove_snapshot(&self, id: &SnapshotId, _in_hand: &SnapshotInHand) -> Result<()> {
         let Some(row) = self.store.snapshot(id).await? else { return Ok(()) };
         // Before the row says so: one that cannot be removed stays in the lists.
-        let entry = self.registry.get(&row.provider).ok_or_else(|| {
-            Error::Unavailable(format!(
-                "the provider `{}` of snapshot `{id}` is not enabled on this server; enable it again",
-                row.provider
-            ))
+        let entry = self.registry.get(&row.provider).ok_or_else(|| Unavailable::NotEnabled {
+            provider: row.provider.clone(),
+            resource: Resource::Snapshot,
+            id: id.to_string(),
         })?;
         let remove = async || {
             let Some(snapshots) = entry.provider.snapshots() else { return Ok(()) };
@@ -378,10 +378,6 @@ pub(super) fn snapshots_of(runtime: &dyn Provider) -> Result<&dyn Snapshots> {
     })
 }
 
-pub(super) fn shutting_down() -> Error {
-    Error::Unavailable("the server is shutting down".to_owned())
-}
-
 fn check_name(name: Option<&str>) -> Result<()> {
     let fits = name.is_none_or(|name| {
         (1..=NAME_CHARS_MAX).contains(&name.len())
@@ -432,7 +428,7 @@ mod test {
         (5..QUEUED_MAX).for_each(|_| drop(waiting.spawn(take(&ids[0]))));
         in_hand(QUEUED_MAX).await;
         let refused = tokio::time::timeout(SOON, take(&ids[1])).await.expect("it does not wait");
-        assert!(matches!(&refused, Err(Error::Unavailable(text)) if text.contains("try again")), "{refused:?}");
+        assert!(matches!(&refused, Err(Error::Unavailable(Unavailable::SnapshotQueueFull))), "{refused:?}");
     }
 
     #[tokio::test]
@@ -445,7 +441,7 @@ mod test {
         let other = TestApp::builder().provider(TestProvider::new("other"));
         let later = other.store(Arc::clone(&app.control.store)).start().await;
         let refused = later.control.delete_snapshot(kept.as_str()).await;
-        assert!(matches!(&refused, Err(Error::Unavailable(text)) if text.contains("enable it again")), "{refused:?}");
+        assert!(matches!(&refused, Err(Error::Unavailable(Unavailable::NotEnabled { .. }))), "{refused:?}");
         later.control.snapshot(kept.as_str()).await.unwrap();
         app.control.delete_snapshot(kept.as_str()).await.unwrap();
     }

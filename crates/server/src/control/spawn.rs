@@ -30,6 +30,7 @@ use super::policy::ORPHAN_GRACE;
 use super::resource::Resource;
 use super::service::Control;
 use super::templates::TEMPLATE_LABEL;
+use super::unavailable::Unavailable;
 use super::wait::{WAIT_MAX, WaitFor};
 use super::warm::pool::{WarmBox, WarmCheck};
 use super::warm::snapshots::WarmSnapshot;
@@ -219,8 +220,7 @@ impl Control {
             }
         });
         // The task always answers: it is not cancelled while the tracker waits for it.
-        let (spawned, claim) =
-            answered.await.map_err(|_| Error::Unavailable("the server is shutting down".to_owned()))?;
+        let (spawned, claim) = answered.await.map_err(|_| Unavailable::ShuttingDown)?;
         let _ = claim.send(());
         spawned
     }

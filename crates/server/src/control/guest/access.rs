@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::control::error::{Error, Result, provider_error};
 use crate::control::resource::Resource;
 use crate::control::service::Control;
+use crate::control::unavailable::Unavailable;
 use crate::control::workers::placement::LOCAL_WORKER;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
@@ -40,7 +41,7 @@ pub(in crate::control) fn runtime_error(sandbox: &Sandbox, error: providers::Err
 pub(in crate::control) fn no_answer(sandbox: &Sandbox, error: &(dyn std::error::Error + 'static)) -> Error {
     let worker = &sandbox.worker;
     tracing::warn!(id = %sandbox.id, worker, error = %Chain(error), "a worker does not answer");
-    Error::Unavailable(format!("the worker `{worker}` of sandbox `{}` does not answer; try again", sandbox.id))
+    Unavailable::WorkerSilent { worker: worker.clone(), sandbox: sandbox.id.clone() }.into()
 }
 
 impl Control {

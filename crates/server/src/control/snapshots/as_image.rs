@@ -13,11 +13,12 @@ use images::{Images, Run};
 use providers::{Chain, Phase, Provider, Spec};
 use serde_json::json;
 
-use super::{SNAPSHOT_WAIT, shutting_down, snapshots_of};
+use super::{SNAPSHOT_WAIT, snapshots_of};
 use crate::control::error::{Error, Result, provider_error};
 use crate::control::images::fault;
 use crate::control::service::Control;
 use crate::control::spawn::Plan;
+use crate::control::unavailable::{Unavailable, Unhealthy};
 use crate::control::workers::inventory::{REMOVAL_WAIT, within};
 use crate::events::EventType;
 use store::Snapshot;
@@ -38,7 +39,7 @@ impl Control {
         let (control, begin) = (Arc::clone(self), Instant::now());
         let making = self.tasks.spawn(async move { control.image_of_snapshot(&snapshot).await });
         // The name could mean another image by the time that the box is made.
-        let digest = making.await.unwrap_or_else(|_| Err(shutting_down()))?;
+        let digest = making.await.unwrap_or_else(|_| Err(Unavailable::ShuttingDown.into()))?;
         plan.new.sandbox.image.clone_from(&digest);
         plan.spec.image = digest;
         Ok((plan, vec![Phase { name: "snapshot_image", took: begin.elapsed() }]))
@@ -53,11 +54,9 @@ impl Control {
         }
         let _place = self.snapshotting.in_progress.place().await;
         let offer = self.offer(Some(&snapshot.provider)).await?;
-        let provider = offer.here.ok_or_else(|| {
-            Error::Unavailable(format!(
-                "the provider `{}`, which keeps the snapshot `{}`, is not healthy",
-                snapshot.provider, snapshot.id
-            ))
+        let provider = offer.here.ok_or_else(|| Unavailable::ProviderUnhealthy {
+            provider: snapshot.provider.clone(),
+            unhealthy: Unhealthy::KeepsSnapshot { snapshot: snapshot.id.clone() },
         })?;
         let settings = snapshots_of(provider.as_ref())?.image_settings(&snapshot.id).await;
         let settings = settings.map_err(|error| {
@@ -75,14 +74,10 @@ impl Control {
         if let Err(error) = within(REMOVAL_WAIT, provider.stop(&id)).await {
             tracing::warn!(%id, error = %Chain(&error), "the box of which an image was made is removed later");
         }
-        let late = |_| {
-            Err(Error::Unavailable(format!(
-                "an image of the snapshot `{}` was not made within {} seconds",
-                snapshot.id,
-                SNAPSHOT_WAIT.as_secs()
-            )))
-        };
-        let digest = packed.unwrap_or_else(late)?;
+        let digest = packed.unwrap_or_else(|_| {
+            let snapshot = snapshot.id.clone();
+            Err(Unavailable::SnapshotImageLate { snapshot, waited: SNAPSHOT_WAIT }.into())
+        })?;
         self.publish(EventType::ImagePulled, None, json!({"image": name, "digest": digest}));
         Ok(digest)
     }

@@ -11,12 +11,13 @@ use parking_lot::Mutex;
 use providers::Chain;
 use tokio::sync::oneshot;
 
+use super::NewSnapshotRequest;
 use super::spawn_options::of_snapshot;
-use super::{NewSnapshotRequest, shutting_down};
 use crate::control::error::{Error, Result};
 use crate::control::resource::Resource;
 use crate::control::service::Control;
 use crate::control::spawn::SpawnRequest;
+use crate::control::unavailable::Unavailable;
 use crate::operation_metrics::Operation;
 use store::Sandbox;
 
@@ -81,7 +82,7 @@ impl Control {
             }
         });
         let (forked, claim): (Result<Vec<Sandbox>>, oneshot::Sender<()>) =
-            answered.await.map_err(|_| shutting_down())?;
+            answered.await.map_err(|_| Unavailable::ShuttingDown)?;
         let _ = claim.send(());
         if let Ok(copies) = &forked
             && let Some(copy) = copies.first()

@@ -8,6 +8,7 @@ use super::snapshots_of;
 use crate::control::error::{Error, Result};
 use crate::control::service::Control;
 use crate::control::spawn::{Source, SpawnRequest};
+use crate::control::unavailable::{Unavailable, Unhealthy};
 use crate::control::workers::placement::Offer;
 use store::Snapshot;
 
@@ -35,11 +36,9 @@ impl Control {
     /// Restricts an offer to this server, where the snapshots are.
     pub(in crate::control) fn keep_here(&self, offer: &mut Offer, source: &Source) -> Result<()> {
         self.check_not_shared()?;
-        let provider = offer.here.as_deref().ok_or_else(|| {
-            Error::Unavailable(format!(
-                "snapshots are kept on this server, where the provider `{}` is not healthy",
-                offer.name
-            ))
+        let provider = offer.here.as_deref().ok_or_else(|| Unavailable::ProviderUnhealthy {
+            provider: offer.name.clone(),
+            unhealthy: Unhealthy::KeepsSnapshots,
         })?;
         match source {
             Source::Kept(_) => snapshots_of(provider).map(drop)?,

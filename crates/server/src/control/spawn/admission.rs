@@ -10,6 +10,7 @@ use crate::control::conflict::Conflict;
 use crate::control::error::{Error, Result};
 use crate::control::limit::{Cap, Limit};
 use crate::control::service::Control;
+use crate::control::unavailable::Unavailable;
 
 /// Outcome that a spawn would have now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,9 +69,7 @@ impl Control {
     /// Converts a refusal into the caller's error.
     pub(in crate::control) fn refused(&self, refused: Refused) -> Error {
         match refused {
-            Refused::Denied(Denial::PoolFull, room) => {
-                Error::Unavailable(format!("{}; destroy one or try later", self.cap(Denial::PoolFull, room)))
-            }
+            Refused::Denied(Denial::PoolFull, room) => Unavailable::PoolFull(self.cap(Denial::PoolFull, room)).into(),
             Refused::Denied(denial, room) => Limit::Cap(self.cap(denial, room)).into(),
             Refused::QueueFull(denial, room) => {
                 let waiting = self.policy.queue.places.all;
@@ -83,14 +82,10 @@ impl Control {
                 let waited = self.policy.queue.timeout;
                 Limit::QueueTimeout { cap: self.cap(denial, room), waited }.into()
             }
-            Refused::NoWorker => Error::Unavailable(
-                "no worker can take this sandbox: none that offers the provider is online, heard of and below its \
-                 capacity; GET /api/v1/workers shows them"
-                    .to_owned(),
-            ),
+            Refused::NoWorker => Unavailable::NoWorker.into(),
             Refused::KeyTaken => Conflict::KeyInUse.into(),
             Refused::Store(error) => error.into(),
-            Refused::Closed => Error::Unavailable("the server is shutting down".to_owned()),
+            Refused::Closed => Unavailable::ShuttingDown.into(),
         }
     }
 

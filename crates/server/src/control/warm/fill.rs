@@ -15,6 +15,7 @@ use crate::control::guest::access::runtime_error;
 use crate::control::policy::ORPHAN_GRACE;
 use crate::control::service::Control;
 use crate::control::spawn::{Claim, Plan, SpawnRequest};
+use crate::control::unavailable::{Unavailable, Unhealthy};
 use crate::control::workers::inventory::{REMOVAL_WAIT, within};
 use store::Sandbox;
 
@@ -223,7 +224,8 @@ impl Control {
         let far_provider = self.policy.far_provider.as_deref();
         let planned = self.registry.get(name).zip(plan.kind(far_provider));
         let Some((here, kind)) = planned else {
-            return Err(Error::Unavailable(format!("the provider `{name}` is not healthy on this server")));
+            let unhealthy = Unhealthy::MakesWarmBoxes;
+            return Err(Unavailable::ProviderUnhealthy { provider: name.clone(), unhealthy }.into());
         };
         Ok((plan, kind, Arc::clone(&here.provider)))
     }

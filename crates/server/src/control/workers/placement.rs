@@ -7,7 +7,9 @@ use providers::custom::REMOTE_DEFAULT_IMAGE;
 use providers::{Provider, Spec};
 
 use crate::control::error::{Error, Result, provider_error};
+use crate::control::resource::Resource;
 use crate::control::service::Control;
+use crate::control::unavailable::{Diagnosis, Unavailable, Unhealthy};
 use crate::provider_registry::AUTO_ORDER;
 use store::workers::PlacementFilter;
 use store::{NewSandbox, Sandbox};
@@ -54,20 +56,17 @@ impl Control {
     /// generation of the lease.
     pub(in crate::control) async fn runtime_of(&self, sandbox: &Sandbox) -> Result<Arc<dyn Provider>> {
         if sandbox.worker == LOCAL_WORKER {
-            let entry = self.registry.get(&sandbox.provider).ok_or_else(|| {
-                Error::Unavailable(format!(
-                    "the provider `{}` of sandbox `{}` is not enabled on this server; enable it again",
-                    sandbox.provider, sandbox.id
-                ))
+            let entry = self.registry.get(&sandbox.provider).ok_or_else(|| Unavailable::NotEnabled {
+                provider: sandbox.provider.clone(),
+                resource: Resource::Sandbox,
+                id: sandbox.id.to_string(),
             })?;
             return Ok(Arc::clone(&entry.provider));
         }
         let client = self.registry.remote_workers().client(&sandbox.worker, Some(&sandbox.provider));
         let client = client.map_err(|error| provider_error(&sandbox.worker, error))?.ok_or_else(|| {
-            Error::Unavailable(format!(
-                "the worker `{}` of sandbox `{}` is not configured; set `workers.{}.url`",
-                sandbox.worker, sandbox.id, sandbox.worker
-            ))
+            let worker = sandbox.worker.clone();
+            Unavailable::WorkerUnknown { worker, sandbox: sandbox.id.clone() }
         })?;
         if let Some(lease) = self.store.lease(sandbox.id.as_str()).await? {
             client.set_generation(&sandbox.id, lease.generation);
@@ -86,8 +85,8 @@ impl Control {
         if others.is_empty() {
             let entry = entry.ok_or_else(|| self.no_provider(name, &[]))?;
             let name = entry.provider.name().to_owned();
-            if let Some(error) = trouble {
-                return Err(Error::Unavailable(format!("the provider `{name}` is not healthy: {error}")));
+            if let Some(cause) = trouble {
+                return Err(unhealthy(name, cause));
             }
             return Ok(Offer { name, here: Some(Arc::clone(&entry.provider)), elsewhere: false });
         }
@@ -109,15 +108,14 @@ impl Control {
                 Ok(Offer { name: name.to_owned(), here: Some(Arc::clone(&entry.provider)), elsewhere })
             }
             _ if elsewhere => Ok(Offer { name: name.to_owned(), here: None, elsewhere }),
-            (Some(_), Some(error)) => Err(Error::Unavailable(format!("the provider `{name}` is not healthy: {error}"))),
+            (Some(_), Some(cause)) => Err(unhealthy(name.to_owned(), cause)),
             (None, _) => Err(self.no_provider(Some(name), &offered)),
         }
     }
 
     fn no_provider(&self, name: Option<&str>, elsewhere: &[String]) -> Error {
         let Some(name) = name else {
-            let text = "no provider is healthy; GET /api/v1/providers and `tidebox doctor` say why";
-            return Error::Unavailable(text.to_owned());
+            return Unavailable::NoHealthyProvider(Diagnosis::OnOtherRoutes).into();
         };
         let here = self.registry.entries().iter().map(|entry| entry.provider.name());
         let mut known: Vec<&str> = here.chain(elsewhere.iter().map(String::as_str)).collect();
@@ -163,4 +161,8 @@ impl Control {
         }
         Ok(self.store.lease(sandbox.id.as_str()).await?.is_some_and(|lease| lease.is_valid(self.now())))
     }
+}
+
+fn unhealthy(provider: String, cause: String) -> Error {
+    Unavailable::ProviderUnhealthy { provider, unhealthy: Unhealthy::Fault { cause } }.into()
 }

@@ -10,7 +10,7 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use super::wire;
-use crate::control::Error;
+use crate::control::{Error, Unavailable};
 use crate::events::subscription::{Next, Subscription};
 use crate::http::error::{Result, malformed};
 use crate::http::request::Params;
@@ -59,7 +59,7 @@ pub async fn stream(
     let filter = wire::event_filter(&query.types, query.sandbox_id)?;
     let holders = meter.account().holders();
     let subscription = Subscription::begin(api.control.events(), filter, query.after, query.follow, holders);
-    let subscription = subscription.map_err(|full| Error::Unavailable(full.to_string()))?;
+    let subscription = subscription.map_err(|full| Error::from(Unavailable::TooManyReaders(full)))?;
     let outflow = Outflow::new(meter.account().reserve(READER_BYTES)?, 0);
     let reader = Reader { api, told: None, subscription, outflow };
     let frames = futures_util::stream::unfold(Some(reader), |reader| async {

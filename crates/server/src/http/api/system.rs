@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 
 use crate::VERSION;
-use crate::control::Error;
+use crate::control::{Diagnosis, Error, Unavailable};
 use crate::http::api::providers;
 use crate::http::api::wire;
 use crate::http::caller::Caller;
@@ -47,7 +47,7 @@ pub async fn ready(State(api): State<Api>, caller: Caller) -> Result<Json<api::R
     let (ready_elsewhere, all_elsewhere) = api.control.offered_elsewhere().await?;
     let ready = providers.iter().filter(|provider| provider.healthy).count() as u64 + ready_elsewhere;
     if ready == 0 && !tells_all {
-        return Err(Error::Unavailable("no provider is healthy; with the key, this route says why".to_owned()).into());
+        return Err(Error::from(Unavailable::NoHealthyProvider(Diagnosis::WithKey)).into());
     }
     if ready == 0 {
         let mut why: Vec<String> = providers
@@ -60,7 +60,7 @@ pub async fn ready(State(api): State<Api>, caller: Caller) -> Result<Json<api::R
         if !api.control.other_workers().is_empty() {
             why.push("no other worker that offers one is online and heard of; see GET /api/v1/workers".to_owned());
         }
-        return Err(Error::Unavailable(format!("no provider is healthy ({})", why.join("; "))).into());
+        return Err(Error::from(Unavailable::NoHealthyProvider(Diagnosis::Reasons(why))).into());
     }
     Ok(Json(api::Readiness {
         status: "ready".to_owned(),

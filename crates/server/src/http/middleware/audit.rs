@@ -14,8 +14,7 @@ use tracing::Instrument;
 
 use crate::audit::{self, AGENT_CHARS_MAX, PATH_CHARS_MAX};
 use crate::auth::Principal;
-use crate::control::Error;
-use crate::control::NewAuditEntry;
+use crate::control::{Error, NewAuditEntry, Unavailable};
 use crate::http::caller::Caller;
 use crate::http::error::{ApiError, Code, Refusal};
 use crate::http::middleware::auth::Refused;
@@ -152,7 +151,7 @@ where
         Ok(response) => response,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
-            Err(_) => ApiError::from(Error::Unavailable("the server is shutting down".to_owned())).into_response(),
+            Err(_) => ApiError::from(Error::from(Unavailable::ShuttingDown)).into_response(),
         },
     }
 }
@@ -173,12 +172,7 @@ async fn write(api: &Api, asked: &Asked, deed: Option<Deed>, response: Response)
     let Err(error) = written else { return response };
     tracing::error!(error = %Chain(&error), "the audit history cannot be written");
     if deed.is_change && succeeded {
-        return ApiError::from(Error::Unavailable(
-            "it was done, but the audit history cannot be written; look at what is there before you ask again, and \
-             see that the server's disk has room"
-                .to_owned(),
-        ))
-        .into_response();
+        return ApiError::from(Error::from(Unavailable::AuditNotWritten)).into_response();
     }
     response
 }

@@ -186,7 +186,7 @@ mod test {
         let read = move |at: Option<usize>| async move {
             let at = at.unwrap_or(0);
             if broken == Some(at) {
-                return Err(control::Error::Unavailable("x".to_owned()));
+                return Err(control::Unavailable::ShuttingDown.into());
             }
             let next = (at + 1 < parts).then_some(at + 1);
             // The last part of a list may be empty.
