@@ -9,6 +9,7 @@ mod disk;
 mod egress;
 mod error;
 mod extend;
+mod full;
 mod guest;
 mod images;
 mod keyed_lock;

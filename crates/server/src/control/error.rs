@@ -6,6 +6,7 @@ use domain::AboveMaximum;
 use providers::Chain;
 
 use super::conflict::Conflict;
+use super::full::Full;
 use super::limit::Limit;
 use super::resource::Resource;
 use super::unavailable::Unavailable;
@@ -54,7 +55,7 @@ pub enum Error {
     NoSpace,
     /// A file system of the host is full.
     #[error("{0}")]
-    Full(String),
+    Full(Full),
     /// The awaited event did not occur before the deadline.
     #[error("{0}")]
     Timeout(String),
@@ -87,6 +88,12 @@ impl From<Conflict> for Error {
     }
 }
 
+impl From<Full> for Error {
+    fn from(full: Full) -> Self {
+        Self::Full(full)
+    }
+}
+
 impl From<Limit> for Error {
     fn from(limit: Limit) -> Self {
         Self::LimitReached(limit)
@@ -105,7 +112,7 @@ impl From<store::Error> for Error {
             return Self::Store(error);
         }
         tracing::warn!(error = %Chain(&error), "the database cannot be written");
-        Self::Full("the disk with the server's database is full; destroy sandboxes or make room on it".to_owned())
+        Full::Database.into()
     }
 }
 
@@ -117,7 +124,7 @@ pub(super) fn provider_error(provider: &str, error: providers::Error) -> Error {
         P::NotFound(text) => Error::NoFile(text),
         P::NotSupported(text) => Error::NotSupported(text),
         P::NoSpace => Error::NoSpace,
-        P::Full(text) => Error::Full(text),
+        P::Full(cause) => Full::Provider { cause }.into(),
         P::Exhausted(text) => Limit::Refused(text).into(),
         P::Unavailable(cause) => Unavailable::Provider { provider: provider.to_owned(), cause }.into(),
         P::NoImage(cause) => Unavailable::Image { cause }.into(),

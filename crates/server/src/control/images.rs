@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 
 use super::conflict::Conflict;
 use super::error::{Error, Result};
+use super::full::Full;
 use super::resource::Resource;
 use super::service::Control;
 use super::unavailable::Unavailable;
@@ -213,7 +214,7 @@ pub(super) fn fault(name: &str, error: images::Error) -> Error {
         E::Invalid(text) | E::TooLarge(text) => Error::Invalid(text),
         E::NotFound(_) => Error::NotFound(Resource::Image, name.to_owned()),
         E::Conflict(text) => Conflict::Refused(text).into(),
-        E::Full(text) => Error::Full(text),
+        E::Full(cause) => Full::ImageStore { cause }.into(),
         E::Unavailable(cause) => Unavailable::ImageStore { cause }.into(),
         E::Failed { action, .. } => Error::Images { action, source: Arc::new(error) },
     }

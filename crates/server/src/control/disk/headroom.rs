@@ -5,6 +5,7 @@ use providers::{Provider, Spec};
 
 use super::reservations::Reservation;
 use crate::control::error::{Error, Result};
+use crate::control::full::{Full, Write};
 use crate::control::limit::Limit;
 use crate::control::service::Control;
 use crate::control::workers::placement::Offer;
@@ -76,18 +77,7 @@ impl Control {
             beyond = self.room_beyond(provider)?.unwrap_or(beyond);
             bytes = memory.saturating_add(if usage.is_cut { usage.bytes.max(bound) } else { usage.bytes });
         }
-        let refused = || {
-            Error::Full(format!(
-                "the sandbox would take up to {} MiB, and the disk with the boxes of `{}` has {} MiB beyond what \
-                 `limits.reserve_disk_mb` keeps free, of which {} MiB are for what is being written of other \
-                 sandboxes; try again when that is done, or make room on it",
-                bytes >> 20,
-                provider.name(),
-                beyond >> 20,
-                self.reservations.sum() >> 20
-            ))
-        };
-        self.reservations.reserve(bytes, beyond).map(Some).ok_or_else(refused)
+        self.reserve(provider, Write::State, bytes, beyond).map(Some)
     }
 
     /// Keeps room for the files that a box begins with, where it has a copy of them: of its snapshot, or of its
@@ -115,18 +105,24 @@ impl Control {
             return Ok(None);
         }
         let Some(beyond) = self.room_beyond(provider)? else { return Ok(None) };
-        let refused = || {
-            Error::Full(format!(
-                "the sandbox begins with a copy of {} MiB, and the disk with the boxes of `{}` has {} MiB beyond what \
-                 `limits.reserve_disk_mb` keeps free, of which {} MiB are for what is being written of other \
-                 sandboxes; try again when that is done, or make room on it",
-                bytes >> 20,
-                provider.name(),
-                beyond >> 20,
-                self.reservations.sum() >> 20
-            ))
-        };
-        self.reservations.reserve(bytes, beyond).map(Some).ok_or_else(refused)
+        self.reserve(provider, Write::Copy, bytes, beyond).map(Some)
+    }
+
+    /// Reserves `bytes` for a write to the disk of `provider`, which has `beyond` bytes free beyond
+    /// its reserve.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if other reservations leave less than `bytes`.
+    fn reserve(&self, provider: &dyn Provider, write: Write, bytes: u64, beyond: u64) -> Result<Reservation<'_>> {
+        self.reservations.reserve(bytes, beyond).ok_or_else(|| {
+            Error::Full(Full::Headroom {
+                provider: provider.name().to_owned(),
+                write,
+                needed_mb: bytes >> 20,
+                free_mb: beyond >> 20,
+                promised_mb: self.reservations.sum() >> 20,
+            })
+        })
     }
 
     /// Returns the bytes that the disk of this server's `provider` has free beyond its reserve; `None` if
@@ -138,21 +134,14 @@ impl Control {
         let Some(disk) = provider.disk() else { return Ok(None) };
         // If the disk cannot be read, making the box fails in the provider.
         let Ok(Room { bytes, entries }) = Room::of(&disk.dir) else { return Ok(None) };
-        let (name, reserve) = (provider.name(), self.policy.reserve_disk_bytes);
+        let reserve = self.policy.reserve_disk_bytes;
         if bytes < reserve {
-            return Err(Error::Full(format!(
-                "the disk with the boxes of `{name}` has {} MiB left, and `limits.reserve_disk_mb` keeps {} MiB free; \
-                 destroy sandboxes or make room on it",
-                bytes >> 20,
-                reserve >> 20
-            )));
+            let provider = provider.name().to_owned();
+            return Err(Error::Full(Full::Space { provider, left_mb: bytes >> 20, reserve_mb: reserve >> 20 }));
         }
         if let Some(left) = entries.filter(|left| *left < self.policy.reserve_inodes) {
-            return Err(Error::Full(format!(
-                "the disk with the boxes of `{name}` has {left} inodes left, and `limits.reserve_inodes` keeps {} free; \
-                 destroy sandboxes or remove files from it",
-                self.policy.reserve_inodes
-            )));
+            let provider = provider.name().to_owned();
+            return Err(Error::Full(Full::Inodes { provider, left, reserve: self.policy.reserve_inodes }));
         }
         Ok(Some(bytes - reserve))
     }
@@ -208,10 +197,7 @@ mod test {
             .await
         {
             Ok(promise) => Some(promise.unwrap()),
-            Err(Error::Full(text)) => {
-                assert!(text.contains("the sandbox would take up to"), "{text}");
-                None
-            }
+            Err(Error::Full(Full::Headroom { write: Write::State, .. })) => None,
             Err(error) => panic!("{error:?}"),
         };
         let check =
@@ -253,7 +239,7 @@ mod test {
             }
             let policy = Policy { reserve_disk_bytes, reserve_inodes, ..harness::policy() };
             let refused = app(dir.path(), policy).await.control.spawn(SpawnRequest::default()).await.unwrap_err();
-            assert!(matches!(&refused, Error::Full(text) if text.contains(key)), "{refused}");
+            assert!(matches!(&refused, Error::Full(full) if full.to_string().contains(key)), "{refused}");
         }
     }
 }
