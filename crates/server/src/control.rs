@@ -12,6 +12,7 @@ mod extend;
 mod full;
 mod guest;
 mod images;
+mod invalid;
 mod keyed_lock;
 mod limit;
 mod pause;

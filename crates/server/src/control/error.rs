@@ -7,6 +7,7 @@ use providers::Chain;
 
 use super::conflict::Conflict;
 use super::full::Full;
+use super::invalid::{FailedCommand, InvalidImage};
 use super::limit::Limit;
 use super::resource::Resource;
 use super::unavailable::Unavailable;
@@ -18,9 +19,23 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Errors of an operation. Texts are for the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request is malformed or has values out of bounds.
+    /// The request is malformed, has values out of bounds, or values that exclude each other. Text
+    /// alone, because no program can act on the difference: its author has to change the request.
     #[error("{0}")]
     Invalid(String),
+    /// The name for a new object breaks the rule for names.
+    #[error("{} must be 1 to {chars_max} letters, digits, `.`, `_` or `-`", name_in_text(*.resource))]
+    InvalidName {
+        resource: Resource,
+        /// Maximum number of characters.
+        chars_max: usize,
+    },
+    /// No box can be made from the image.
+    #[error("{0}")]
+    InvalidImage(InvalidImage),
+    /// A command of `prepare` failed or was ended.
+    #[error("{0}")]
+    PrepareFailed(FailedCommand),
     /// The provider does not support the request.
     #[error("{0}")]
     NotSupported(String),
@@ -80,6 +95,11 @@ pub enum Error {
     Secrets(#[source] SecretsError),
     #[error("the store is not available; the server's log has the cause")]
     Store(#[source] store::Error),
+}
+
+/// Returns the words for the name of a new object. That of a secret is in the path, not in a field.
+fn name_in_text(resource: Resource) -> &'static str {
+    if resource == Resource::Secret { "the name of a secret" } else { "`name`" }
 }
 
 impl From<Conflict> for Error {

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use super::conflict::Conflict;
 use super::error::{Error, Result};
 use super::full::Full;
+use super::invalid::InvalidImage;
 use super::resource::Resource;
 use super::service::Control;
 use super::unavailable::Unavailable;
@@ -40,7 +41,7 @@ impl Control {
     /// Returns one image, by name or digest.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it is not in the store, [`Error::Invalid`] for a bad name.
+    /// [`Error::NotFound`] if it is not in the store, [`Error::InvalidImage`] for a bad name.
     pub async fn image(&self, name: &str) -> Result<Detail> {
         self.image_store()?.inspect(name).await.map_err(|error| fault(name, error))
     }
@@ -49,7 +50,7 @@ impl Control {
     /// another pull needs its place. The last item is [`Progress::Done`] or an error.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a bad name. The stream also yields [`Error::Unavailable`] for a
+    /// [`Error::InvalidImage`] for a bad name. The stream also yields [`Error::Unavailable`] for a
     /// registry that does not answer, and [`Error::Full`].
     pub async fn pull_image(self: &Arc<Self>, name: &str, asker: Asker) -> Result<Pull> {
         let asked = self.image_store()?.pull_for(name, Some(asker)).await;
@@ -92,7 +93,7 @@ impl Control {
     /// Imports the images of an archive.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a bad name or archive, [`Error::TooLarge`], [`Error::Full`].
+    /// [`Error::InvalidImage`] for a bad name or archive, [`Error::TooLarge`], [`Error::Full`].
     pub async fn import_images(&self, name: Option<&str>, archive: Archive, asker: Asker) -> Result<Vec<Image>> {
         let imported = self.image_store()?.import_for(name, archive, Some(asker)).await;
         let images = imported.map_err(|error| {
@@ -140,16 +141,13 @@ impl Control {
     /// Returns the refusal of a box with the image `host`, naming the providers that have the
     /// image.
     pub(super) fn with_image(&self, spec: &Spec, refused: Error) -> Error {
-        let Error::Invalid(text) = refused else { return refused };
+        let Error::Invalid(cause) = refused else { return refused };
         if spec.image != HOST || spec.entrypoint {
-            return Error::Invalid(text);
+            return Error::Invalid(cause);
         }
         let entries = self.registry.entries().iter().filter(|entry| entry.provider.check(spec).is_ok());
-        let having: Vec<_> = entries.map(|entry| format!("`{}`", entry.provider.name())).collect();
-        Error::Invalid(match having.as_slice() {
-            [] => format!("{text}; no provider of this server has it"),
-            _ => format!("{text}; of this server's providers, {} can make it", having.join(", ")),
-        })
+        let providers = entries.map(|entry| entry.provider.name().to_owned()).collect();
+        Error::InvalidImage(InvalidImage::Host { cause, providers })
     }
 
     /// Checks an image before a box is made from it: whether its name is valid, and whether its
@@ -157,7 +155,7 @@ impl Control {
     pub(super) async fn check_image(&self, provider: &dyn Provider, image: &str) -> Result<()> {
         let Some(images) = provider.images().filter(|_| image != HOST) else { return Ok(()) };
         match images.check_image(image).await {
-            Err(providers::Error::Invalid(text)) => Err(Error::Invalid(text)),
+            Err(providers::Error::Invalid(cause)) => Err(Error::InvalidImage(InvalidImage::Refused { cause })),
             // Other failures are reported when the box is made.
             Ok(()) | Err(_) => Ok(()),
         }
@@ -211,7 +209,7 @@ pub(super) struct AwaitedImage {
 pub(super) fn fault(name: &str, error: images::Error) -> Error {
     use images::Error as E;
     match error {
-        E::Invalid(text) | E::TooLarge(text) => Error::Invalid(text),
+        E::Invalid(cause) | E::TooLarge(cause) => Error::InvalidImage(InvalidImage::Refused { cause }),
         E::NotFound(_) => Error::NotFound(Resource::Image, name.to_owned()),
         E::Conflict(text) => Conflict::Refused(text).into(),
         E::Full(cause) => Full::ImageStore { cause }.into(),

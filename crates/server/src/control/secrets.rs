@@ -15,17 +15,18 @@ use store::StoredSecret;
 
 /// Longest value, in bytes: most servers take a header of this length.
 const VALUE_BYTES_MAX: usize = 8192;
+/// Maximum length of a name, which [`SecretName::parse`] checks.
+const NAME_CHARS_MAX: usize = 64;
 
 impl Control {
     /// Stores a secret, in the place of an earlier one of its name, and in force at the next request.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a binding or a value that breaks a rule, [`Error::LimitReached`] at the
-    /// maximum number of secrets.
+    /// [`Error::InvalidName`], [`Error::Invalid`] for a binding or a value that breaks a rule,
+    /// [`Error::LimitReached`] at the maximum number of secrets.
     pub async fn save_secret(&self, name: &str, binding: SecretBinding, value: &str) -> Result<StoredSecret> {
-        let name = SecretName::parse(name).ok_or_else(|| {
-            Error::Invalid("the name of a secret must be 1 to 64 letters, digits, `.`, `_` or `-`".to_owned())
-        })?;
+        let invalid = Error::InvalidName { resource: Resource::Secret, chars_max: NAME_CHARS_MAX };
+        let name = SecretName::parse(name).ok_or(invalid)?;
         binding.check().map_err(|error| Error::Invalid(error.to_string()))?;
         check_value(value, binding.is_for_commands())?;
         let stored = self.secrets.save(name, binding, value, self.now()).await.map_err(failed)?;

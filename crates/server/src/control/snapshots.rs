@@ -383,11 +383,7 @@ fn check_name(name: Option<&str>) -> Result<()> {
         (1..=NAME_CHARS_MAX).contains(&name.len())
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
     });
-    if fits {
-        Ok(())
-    } else {
-        Err(Error::Invalid(format!("`name` must be 1 to {NAME_CHARS_MAX} letters, digits, `.`, `_` or `-`")))
-    }
+    if fits { Ok(()) } else { Err(Error::InvalidName { resource: Resource::Snapshot, chars_max: NAME_CHARS_MAX }) }
 }
 
 #[cfg(test)]

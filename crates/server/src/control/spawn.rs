@@ -122,9 +122,10 @@ impl Control {
     /// is removed again, at any step.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] when a cap or the maximum lifetime forbids it, [`Error::Invalid`]
-    /// and [`Error::NotSupported`] for a request that no box can satisfy, [`Error::Unavailable`]
-    /// without a healthy provider, [`Error::Conflict`] for a key used with another request.
+    /// [`Error::LimitReached`] when a cap or the maximum lifetime forbids it, [`Error::Invalid`],
+    /// [`Error::InvalidImage`] and [`Error::NotSupported`] for a request that no box can satisfy,
+    /// [`Error::PrepareFailed`], [`Error::Unavailable`] without a healthy provider,
+    /// [`Error::Conflict`] for a key used with another request.
     pub async fn spawn(self: &Arc<Self>, request: SpawnRequest) -> Result<Spawned> {
         let started = Instant::now();
         if let Some(found) = self.spawned_before(&request).await? {

@@ -20,8 +20,8 @@ impl Control {
     /// Stores a new template.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if the name is taken, [`Error::LimitReached`] at the maximum number
-    /// of templates.
+    /// [`Error::InvalidName`], [`Error::Conflict`] if the name is taken, [`Error::LimitReached`] at the
+    /// maximum number of templates.
     pub async fn create_template(&self, name: String, options: SpawnOptions) -> Result<Template> {
         check_name(&name)?;
         self.check_template(&name, &options)?;
@@ -99,11 +99,7 @@ fn check_name(name: &str) -> Result<()> {
     let fits = (1..=NAME_BYTES_MAX).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
         && !matches!(name, "." | "..");
-    if fits {
-        Ok(())
-    } else {
-        Err(Error::Invalid("`name` must be 1 to 128 letters, digits, `.`, `_` or `-`".to_owned()))
-    }
+    if fits { Ok(()) } else { Err(Error::InvalidName { resource: Resource::Template, chars_max: NAME_BYTES_MAX }) }
 }
 
 #[cfg(test)]

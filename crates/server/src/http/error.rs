@@ -177,7 +177,9 @@ impl Refusal {
 
 fn control_status(error: &Control) -> (StatusCode, &'static str) {
     match error {
-        Control::Invalid(_) => (StatusCode::BAD_REQUEST, "bad_request"),
+        Control::Invalid(_) | Control::InvalidName { .. } | Control::InvalidImage(_) | Control::PrepareFailed(_) => {
+            (StatusCode::BAD_REQUEST, "bad_request")
+        }
         // An option that the provider cannot enforce is the caller's error.
         Control::NotSupported(_) => (StatusCode::BAD_REQUEST, "not_supported"),
         Control::NotFound(..) | Control::NoProvider { .. } | Control::NoFile(_) => (StatusCode::NOT_FOUND, "not_found"),

@@ -9,6 +9,7 @@ use providers::{Background, BackgroundStdin, ExitStatus, Guest, OutputEvent};
 
 use crate::control::error::{Error, Result, above};
 use crate::control::guest::exec::{ExecCommand, ExecRequest};
+use crate::control::invalid::FailedCommand;
 
 /// Number of the last bytes of a failed command's stderr that its error repeats.
 const REPEATED_BYTES: usize = 400;
@@ -26,7 +27,7 @@ enum Failure {
 /// Runs commands in a box one after the other. Those in the background are started only.
 ///
 /// # Errors
-/// [`Error::Invalid`] with the output of a command that failed or did not end before its deadline; the
+/// [`Error::PrepareFailed`] with the output of a command that failed or did not end before its deadline; the
 /// provider's error as `convert` has it.
 pub(in crate::control) async fn prepare(
     guest: &Arc<dyn Guest>,
@@ -96,21 +97,8 @@ fn failed(number: usize, command: &PrepareCommand, exit: ExitStatus, stderr: &[u
     if name.len() < command.command.len() {
         name.push('…');
     }
-    let how = match exit {
-        ExitStatus { timed_out: true, .. } => {
-            "did not end before its deadline; give it a longer `timeout` (`--prepare-timeout` at the command line)"
-                .to_owned()
-        }
-        ExitStatus { oom_killed: true, .. } => "ran out of memory; give the sandbox more".to_owned(),
-        ExitStatus { pids_exhausted: true, code, .. } => {
-            format!("ended with exit status {code} at the limit of processes; give the sandbox more `pids`")
-        }
-        ExitStatus { code, .. } => format!("ended with exit status {code}"),
-    };
-    let stderr = String::from_utf8_lossy(stderr);
-    let stderr = stderr.trim();
-    let stderr = if stderr.is_empty() { String::new() } else { format!(": {stderr}") };
-    Error::Invalid(format!("command {number} of `prepare` (`{name}`) {how}{stderr}"))
+    let stderr = String::from_utf8_lossy(stderr).trim().to_owned();
+    Error::PrepareFailed(FailedCommand { number, command: name, exit, stderr })
 }
 
 #[cfg(test)]
