@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 /// A row of the audit history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {
-    /// Row number; higher for every later row.
+    /// Row number; increases with every row.
     pub id: u64,
     /// Time of the row (RFC 3339, UTC).
     #[schema(format = DateTime)]
@@ -29,6 +29,6 @@ pub struct AuditEntry {
     pub remote_addr: Option<String>,
     /// `User-Agent` header of the request; null without one.
     pub user_agent: Option<String>,
-    /// Further facts, as `name=value` pairs; null if there are none.
+    /// Further details, as `name=value` pairs; null without details.
     pub detail: Option<String>,
 }

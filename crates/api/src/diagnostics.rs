@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::{OperationFigures, ProviderHealth, QuotaSummary, StringMap, Worker};
 
-/// The state of the whole service, without secrets: no key, no owner, no address.
+/// State of the whole service. Contains no keys, owners or addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Diagnostics {
     /// Time of this report (RFC 3339, UTC).
@@ -21,7 +21,7 @@ pub struct Diagnostics {
     pub store: StoreHealth,
     /// The limits in force.
     pub limits: ReportedLimits,
-    /// Queue of spawns that found no room, and the worker that the next spawn would go to.
+    /// Queue of waiting spawns, and the worker for the next spawn.
     pub scheduler: SchedulerFigures,
     /// Boxes that are kept ready, by entry of the configuration's `warm_pool`.
     pub warm_pool: Vec<WarmPoolFigures>,
@@ -43,7 +43,7 @@ pub struct Diagnostics {
     pub events: EventFigures,
     /// Outcomes and latencies of every operation on every provider since the start.
     pub operations: Vec<OperationFigures>,
-    /// Page of the project's documentation that helps, by area.
+    /// Documentation page that helps, by area.
     pub remediation: StringMap,
     /// Kinds of data that are never shown in this report.
     pub redactions: Vec<String>,
@@ -69,7 +69,7 @@ pub struct ProcessFigures {
     pub goroutines: u64,
     /// Memory of the allocator.
     pub memory: MemoryFigures,
-    /// Lines that the log has left out since the start, since stderr could not take them.
+    /// Log lines dropped since the start because stderr could not accept them.
     pub log_lines_dropped: u64,
 }
 
@@ -78,7 +78,7 @@ pub struct ProcessFigures {
 pub struct MemoryFigures {
     /// Bytes of live allocations.
     pub alloc: u64,
-    /// Bytes taken from the system, including free memory that was not given back yet.
+    /// Bytes taken from the system, including free memory that has not been returned yet.
     pub sys: u64,
     /// Bytes of the heap in memory, in use or free.
     pub heap_alloc: u64,
@@ -95,7 +95,7 @@ pub struct StoreHealth {
     pub latency_ms: u64,
 }
 
-/// The limits in force; 0 stands for no limit.
+/// The limits in force; 0 means no limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReportedLimits {
     /// Maximum number of active sandboxes.
@@ -117,7 +117,7 @@ pub struct ReportedLimits {
     /// Maximum size of one sandbox's file system on this server, in MiB.
     #[serde(default)]
     pub max_disk_mb: u32,
-    /// Handling of a spawn that finds no room: `reject` or `queue`.
+    /// Handling of a spawn when there is no room: `reject` or `queue`.
     pub spawn_overflow: String,
     /// Longest time that a spawn may wait for room.
     pub spawn_queue_timeout: String,
@@ -130,30 +130,30 @@ pub struct ReportedLimits {
 pub struct WarmPoolFigures {
     /// Name of the entry.
     pub name: String,
-    /// Provider of its boxes; null until one could be planned.
+    /// Provider of its boxes; null until a box could be planned.
     pub provider: Option<String>,
-    /// Boxes that are to be ready.
+    /// Number of boxes to keep ready.
     pub count: u64,
-    /// Boxes that are ready.
+    /// Number of boxes that are ready.
     pub ready: u64,
     /// Age of the oldest box that is ready, in milliseconds; null without one.
     pub oldest_ms: Option<u64>,
     /// Spawns that took a box, since the start.
     pub hits_total: u64,
-    /// Spawns that found none ready and made their own, since the start.
+    /// Spawns that found no box ready and made their own, since the start.
     pub misses_total: u64,
     /// Boxes that were replaced before a spawn took them, since the start: too old, outdated or dead.
     pub replaced_total: u64,
-    /// Boxes, also of spawns that found none ready, that were made of the entry's snapshot, since the start.
+    /// Boxes made from the entry's snapshot since the start, including boxes of spawns that found no box ready.
     pub of_snapshot_total: u64,
-    /// Reason why its boxes cannot be made now; null while they can.
+    /// Reason why its boxes cannot currently be made; null if they can.
     pub error: Option<String>,
 }
 
-/// Queue of spawns that found no room, and the worker that the next spawn would go to.
+/// Queue of waiting spawns, and the worker for the next spawn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SchedulerFigures {
-    /// Handling of a spawn that finds no room: `reject` or `queue`.
+    /// Handling of a spawn when there is no room: `reject` or `queue`.
     pub spawn_overflow: String,
     /// Spawns that wait now.
     pub spawn_queue_depth: u64,
@@ -169,7 +169,7 @@ pub struct SchedulerFigures {
     pub spawn_dequeued_total: u64,
     /// Queued spawns that found no room in time, since the start.
     pub spawn_queue_timeouts: u64,
-    /// Waits that ended with room; the other `spawn_queue_wait` figures are of these.
+    /// Waits that ended with a place; the other `spawn_queue_wait` figures count only these.
     pub spawn_queue_wait_count: u64,
     /// Sum of the waits.
     pub spawn_queue_wait_total: String,
@@ -202,7 +202,7 @@ pub struct RateLimitFigures {
     pub burst: u32,
     /// Key that selects the bucket of a request: `owner`, `api_key` or `ip`.
     pub key_by: String,
-    /// Callers with a bucket now.
+    /// Callers that currently have a bucket.
     pub active_buckets: u64,
     /// Requests admitted since the start.
     pub allowed_total: u64,
@@ -221,13 +221,13 @@ pub struct RateLimitFigures {
 pub struct RequestMemoryFigures {
     /// Budget of all requests together, in bytes.
     pub budget_bytes: u64,
-    /// Bytes that requests hold now.
+    /// Bytes that requests currently hold.
     pub used_bytes: u64,
     /// Peak of the bytes held since the start.
     pub peak_bytes: u64,
-    /// Requests refused since the start because their callers held too much.
+    /// Requests refused since the start because their callers held too much memory.
     pub refused_total: u64,
-    /// Outputs cut since the start because their callers held too much.
+    /// Outputs truncated since the start because their callers held too much memory.
     pub truncated_total: u64,
 }
 
@@ -274,7 +274,7 @@ pub struct LeaseFigures {
 pub struct SandboxFigures {
     /// Sandboxes whose rows are kept; rows of destroyed ones are kept for `retention.destroyed`.
     pub total: u64,
-    /// Sandboxes that count towards the limits: `creating`, `running` and `destroying` ones.
+    /// Sandboxes that count towards the limits: `creating`, `running`, `paused` and `destroying` ones.
     pub active: u64,
     /// Number of kept sandboxes, by state.
     pub by_state: BTreeMap<String, u64>,
@@ -287,7 +287,7 @@ pub struct SandboxFigures {
 /// Subscribers and counts of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventFigures {
-    /// Clients that read the event stream now.
+    /// Clients that currently read the event stream.
     pub subscribers: u64,
     /// Events kept for clients that reconnect.
     pub history_size: u64,

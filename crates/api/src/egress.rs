@@ -32,12 +32,12 @@ pub enum EgressMode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EgressPolicy {
-    /// Connections that are let through.
+    /// Connections that are allowed.
     pub mode: EgressMode,
-    /// Targets that `allow-list` lets through.
+    /// Targets that `allow-list` allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
-    /// Targets that no mode lets through; stronger than `allow`.
+    /// Targets that no mode allows; takes precedence over `allow`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<String>,
     /// Secrets of the operator that the server puts into requests to the hosts that they are bound to:
@@ -54,24 +54,24 @@ impl PartialSchema for EgressPolicy {
         };
         let secrets = |max| {
             let secrets = ArrayBuilder::new().items(Ref::from_schema_name(SecretUse::name())).max_items(Some(max));
-            secrets.description(Some("Secrets that the server sends to the hosts that they are bound to."))
+            secrets.description(Some("Secrets that the server sends to the hosts they are bound to."))
         };
         let policy = |title, mode: EgressMode, allowed_max, secrets_max| {
             let modes = [serde_json::json!(mode)];
             let mode = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(modes));
             ObjectBuilder::new()
                 .title(Some(title))
-                .property("mode", mode.description(Some("Connections that are let through.")))
-                .property("allow", entries(allowed_max, "Targets that `allow-list` lets through."))
-                .property("deny", entries(ENTRIES_MAX, "Targets that no mode lets through; stronger than `allow`."))
+                .property("mode", mode.description(Some("Connections that are allowed.")))
+                .property("allow", entries(allowed_max, "Targets that `allow-list` allows."))
+                .property("deny", entries(ENTRIES_MAX, "Targets that no mode allows; takes precedence over `allow`."))
                 .property("secrets", secrets(secrets_max))
                 .required("mode")
                 .additional_properties(Some(AdditionalProperties::FreeForm(false)))
         };
         let policies = OneOfBuilder::new()
             .description(Some(
-                "Policy on connections out of a sandbox; at most 1,000 entries and 32 KiB of them. `allow` is for \
-                 `allow-list` alone, and `secrets` not for `none`.",
+                "Policy for connections out of a sandbox; at most 1,000 entries and 32 KiB in total. `allow` is only \
+                 for `allow-list`, and `secrets` is not for `none`.",
             ))
             .item(policy("AllowListEgress", EgressMode::AllowList, ENTRIES_MAX, SECRETS_MAX))
             .item(policy("OpenEgress", EgressMode::Open, 0, SECRETS_MAX))
@@ -87,44 +87,43 @@ impl ToSchema for EgressPolicy {
     }
 }
 
-/// Policies and account of the connections out of a sandbox.
+/// Policies and counters of the connections out of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Egress {
     /// The sandbox's own policy.
     pub policy: EgressPolicy,
-    /// Policy of the template that it was spawned from, which holds as well.
+    /// Policy of the sandbox's template, which also applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_policy: Option<EgressPolicy>,
-    /// True if the sandbox has no network but this one. With false its processes can connect past
-    /// the policy.
+    /// True if the sandbox has no other network. If false, its processes can bypass the policy.
     pub enforced: bool,
     /// Connections that are open.
     pub open: u64,
-    /// Connections that were made, since the server started.
+    /// Connections made since the server started.
     pub allowed: u64,
-    /// Connections that a policy or a limit refused, since the server started.
+    /// Connections that a policy or a limit refused since the server started.
     pub denied: u64,
-    /// Connections that failed because of the host, since the server started.
+    /// Connections that failed because of the host since the server started.
     pub failed: u64,
-    /// Bytes to hosts, since the server started.
+    /// Bytes sent to hosts since the server started.
     pub bytes_sent: u64,
-    /// Bytes from hosts, since the server started.
+    /// Bytes received from hosts since the server started.
     pub bytes_received: u64,
-    /// Newest decisions, the newest first, at most 100.
+    /// Latest decisions, newest first, at most 100.
     pub decisions: Vec<EgressDecision>,
 }
 
-/// A connection that a process of a sandbox asked for.
+/// A connection that a process in a sandbox requested.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EgressDecision {
-    /// Time of the decision, or of the end of a connection that was refused later.
+    /// Time of the decision; for a connection that was refused later, the time it was closed.
     #[schema(format = DateTime)]
     pub time: String,
     /// Host as the process wrote it.
     pub host: String,
     /// Port of the host.
     pub port: u16,
-    /// Address that was dialled, or the first that was refused.
+    /// Address that was dialled, or the first one that was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// `allowed`, `denied` or `failed`.

@@ -6,41 +6,40 @@ use utoipa::ToSchema;
 /// An event: the `data:` of a server-sent event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// Event number; higher for every later event, across restarts too.
+    /// Event number; increases with every event, also across restarts.
     pub id: u64,
     /// Type, such as `sandbox.running`; `events.gap` where events are missing.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Sandbox that the event concerns; null if none.
+    /// Sandbox that the event is about; null if none.
     #[serde(default)]
     pub sandbox_id: Option<String>,
     /// Time of the event (RFC 3339, UTC).
     #[schema(format = DateTime)]
     pub timestamp: String,
-    /// Further facts; their names depend on the type.
+    /// Further details; their names depend on the type.
     #[serde(default)]
     pub data: serde_json::Map<String, serde_json::Value>,
 }
 
-/// The fields of one event in the `text/event-stream` format. Only for the description of the API.
+/// The fields of one event in the `text/event-stream` format. For the API description only.
 #[derive(Debug, ToSchema)]
 pub struct ServerSentEvent {
     /// Position to resume from: the `id` of the [`Event`].
     pub id: String,
     /// Type: the `type` of the [`Event`].
     pub event: String,
-    /// The [`Event`] in JSON.
+    /// The [`Event`] as JSON.
     #[schema(content_media_type = "application/json")]
     pub data: String,
 }
 
-/// The fields of one event of a sandbox's statistics in the `text/event-stream` format. Only for the
-/// description of the API.
+/// The fields of one event of a sandbox's statistics in the `text/event-stream` format. For the API description only.
 #[derive(Debug, ToSchema)]
 pub struct StatsEvent {
     /// Always `stats`.
     pub event: String,
-    /// The [`crate::SandboxStats`] in JSON.
+    /// The [`crate::SandboxStats`] as JSON.
     #[schema(content_media_type = "application/json")]
     pub data: String,
 }

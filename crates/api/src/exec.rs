@@ -32,16 +32,15 @@ pub struct ExecRequest {
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
     #[schema(value_type = Environment)]
     pub env: StringMap,
-    /// Variables with the values of secrets that are for commands: the name of the variable, and that
-    /// of the secret.
+    /// Variables that hold the values of secrets for commands; maps a variable's name to a secret's name.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
     #[schema(value_type = SecretVariables)]
     pub env_secret: StringMap,
-    /// Absolute directory to start in.
+    /// Absolute path of the directory to start in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<FilePath>)]
     pub workdir: Option<String>,
-    /// User to run as: `name`, `uid`, `name:group` or `uid:gid`; the box's own user if absent.
+    /// User to run as: `name`, `uid`, `name:group` or `uid:gid`; the sandbox's default user if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1)]
     pub user: Option<String>,
@@ -64,23 +63,23 @@ pub struct ExecRequest {
     /// True to end a stream with an `exit` chunk.
     #[serde(default)]
     pub exit_event: bool,
-    /// True to number the chunks of a stream, and to keep the command for a minute if the line breaks, so
-    /// that the output can be read on. A command in the background then waits for its reader instead of
-    /// losing its oldest output, and is kept for `linger` without one. Only with `stream` or `background`.
+    /// True to number the chunks of a stream, and to keep the command for a minute if the connection breaks, so that a
+    /// client can resume reading. A background command then waits for its reader instead of losing its oldest output,
+    /// and is kept for `linger` without a reader. Only with `stream` or `background`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resumable: bool,
-    /// True to start the command and answer at once. The command keeps running when the caller hangs up,
-    /// has no deadline unless `timeout` sets one, and ends with the sandbox.
+    /// True to start the command and answer immediately. The command keeps running when the caller hangs up, has no
+    /// deadline unless `timeout` sets one, and ends with the sandbox.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub background: bool,
-    /// Name of a background process. No other that runs in the sandbox may have it.
+    /// Name of a background process; unique among the running processes of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[0-9._-]*[A-Za-z][A-Za-z0-9._-]*$", max_length = 64)]
     pub name: Option<String>,
     /// True to keep the stdin of a background process open, for later input.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stdin_open: bool,
-    /// True to give a background process a terminal, whose screen is kept for clients that come later.
+    /// True to give a background process a terminal, whose screen is kept for clients that attach later.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tty: bool,
     /// Columns of the terminal; 80 if absent. Only with `tty`.
@@ -91,8 +90,8 @@ pub struct ExecRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 65535)]
     pub rows: Option<u16>,
-    /// Time without a client that reads its output after which a background process is killed and
-    /// forgotten, such as `1m`; absent to keep it, or for a minute if it is `resumable`.
+    /// Time without a reader after which a background process is killed and removed, such as `1m`. If absent, it is
+    /// kept; with `resumable`, it is kept for a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Span>)]
     pub linger: Option<String>,
@@ -138,8 +137,7 @@ pub struct ExecResult {
     /// True if the memory limit ended the command or one of its children.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oom_killed: bool,
-    /// True if the box had reached its limit of processes and threads, `pids`, and the kernel refused
-    /// one while the command ran.
+    /// True if the kernel refused a process or thread while the command ran because the sandbox reached `pids`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pids_exhausted: bool,
     /// True if output was dropped: it exceeded `limits.max_output_bytes`, or the caller's share of
@@ -148,15 +146,15 @@ pub struct ExecResult {
     pub truncated: bool,
 }
 
-/// Line of a streamed answer.
+/// A line of a streamed answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecChunk {
     /// Stream that the data belongs to.
     pub stream: ChunkStream,
-    /// Output, or the exit code in decimal, or the number of bytes that are missing. Empty in a chunk
-    /// that only keeps the connection alive.
+    /// Output, the decimal exit code, or the number of missing bytes. Empty in a chunk that only keeps the connection
+    /// alive.
     pub data: String,
-    /// Sequence number to read on `from` after this chunk; only of a background process or a resumable
+    /// Sequence number to pass as `from` to continue after this chunk; only for a background process or a resumable
     /// stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
@@ -166,13 +164,13 @@ pub struct ExecChunk {
     /// True if the memory limit ended the command or one of its children; on `exit` only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oom_killed: bool,
-    /// True if the box had reached its limit of processes and threads, `pids`, and the kernel refused
-    /// one while the command ran; on `exit` only.
+    /// True if the kernel refused a process or thread while the command ran because the sandbox reached `pids`; on
+    /// `exit` only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pids_exhausted: bool,
 }
 
-/// Stream of a chunk.
+/// Stream that a chunk belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChunkStream {

@@ -28,7 +28,7 @@ pub struct WriteFileRequest {
     pub encoding: TextEncoding,
 }
 
-/// A file to write at the path of the URL.
+/// A file to write at the path in the URL.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PutFileRequest {
@@ -86,22 +86,22 @@ impl FileChange {
     pub const OVERFLOW: &'static str = "overflow";
 }
 
-/// The fields of one change in the `text/event-stream` format. Only for the description of the API.
+/// The fields of one change in the `text/event-stream` format. For the API description only.
 #[derive(Debug, ToSchema)]
 pub struct FileChangeEvent {
     /// Type: the `type` of the [`FileChange`].
     pub event: String,
-    /// The [`FileChange`] in JSON.
+    /// The [`FileChange`] as JSON.
     #[schema(content_media_type = "application/json")]
     pub data: String,
 }
 
-/// Account of an archive that was unpacked.
+/// Result of unpacking an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Unpacked {
     /// Number of files, directories and links in it.
     pub members: u64,
-    /// Size of all its files, in bytes.
+    /// Total size of its files, in bytes.
     pub bytes: u64,
 }
 

@@ -8,14 +8,14 @@ use crate::{ImageName, StringMap};
 /// An image in the store of this server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Image {
-    /// Full names of the image, such as `docker.io/library/python:3.12`. Empty for an image that
-    /// has lost its names and is still in use.
+    /// Full names of the image, such as `docker.io/library/python:3.12`. Empty if the image has lost its names but is
+    /// still in use.
     pub names: Vec<String>,
     /// Digest of the manifest, `sha256:…`.
     pub digest: String,
     /// Size of the download, in bytes.
     pub size_bytes: u64,
-    /// Size of the unpacked files, in bytes; files that images share count in each.
+    /// Size of the unpacked files, in bytes; shared files count in each image.
     pub unpacked_bytes: u64,
     /// Time at which the image was built (RFC 3339), if it records one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,7 +34,7 @@ pub struct Image {
 /// An image with its configuration and layers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ImageDetail {
-    /// The fields that a list of images has too.
+    /// The fields that a list of images also has.
     #[serde(flatten)]
     pub image: Image,
     /// Digest of the configuration, which Docker calls the image's id.
@@ -47,11 +47,11 @@ pub struct ImageDetail {
     /// Directory that its commands start in; absent if the image names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
-    /// Entry point followed by the command's words; empty without either.
+    /// Entry point followed by the command's words; empty if the image has neither.
     pub entrypoint: Vec<String>,
     /// Labels of the image.
     pub labels: StringMap,
-    /// Layers, the lowest first.
+    /// Layers, lowest first.
     pub layers: Vec<ImageLayer>,
 }
 
@@ -96,16 +96,16 @@ pub enum PullProgress {
         /// Bytes written so far.
         bytes: u64,
     },
-    /// The image is in the store. The last line.
+    /// Last line: the image is in the store.
     Done {
         /// Description of the pulled image.
         image: Image,
     },
-    /// The pull failed. The last line.
+    /// Last line: the pull failed.
     Error {
         /// Error code, as in the body of an error.
         code: String,
-        /// Correction that the caller can make, in English.
+        /// What is wrong and how to correct it, in English.
         message: String,
     },
 }

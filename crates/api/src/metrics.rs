@@ -8,7 +8,7 @@ use crate::{
     WorkerFigures,
 };
 
-/// The figures of the service, without secrets: no key, no owner, no address.
+/// Metrics of the service. Contains no keys, owners or addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Metrics {
     /// Time since the start, such as `1h2m3s`.
@@ -33,7 +33,7 @@ pub struct Metrics {
     pub leases: Option<LeaseFigures>,
     /// Subscribers and counts of events.
     pub events: EventFigures,
-    /// Queue of spawns that found no room, and the worker that the next spawn would go to.
+    /// Queue of waiting spawns, and the worker for the next spawn.
     pub scheduler: SchedulerFigures,
     /// Number of owners with a quota; null while the store does not answer.
     pub quotas: Option<QuotaSummary>,
@@ -61,6 +61,6 @@ pub struct ProviderItem {
     pub name: String,
     /// True if it can make sandboxes now.
     pub healthy: bool,
-    /// True for the provider of requests that name none.
+    /// True if requests that name no provider use it.
     pub default: bool,
 }

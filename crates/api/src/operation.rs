@@ -8,9 +8,9 @@ use utoipa::ToSchema;
 pub struct OperationFigures {
     /// Operation: `spawn`, `exec`, `exec_stream`, `destroy`, `extend`, `file_*` or `logs`.
     pub operation: String,
-    /// Provider that carried it out.
+    /// Provider that performed the operation.
     pub provider: String,
-    /// Calls that succeeded. A command that ends with another code than 0 counts here.
+    /// Calls that succeeded. A command that exits with a nonzero code counts as a success.
     pub success_total: u64,
     /// Calls that did not succeed.
     pub failure_total: u64,

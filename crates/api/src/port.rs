@@ -13,7 +13,7 @@ pub struct ListeningPort {
     pub port: u16,
     /// Address that it is bound to, such as `127.0.0.1`; `0.0.0.0` and `::` are all addresses.
     pub address: String,
-    /// Process id in the sandbox of a process that holds it; absent if it cannot be seen.
+    /// Process id, inside the sandbox, of a process that holds the port; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// Name of that process.
@@ -28,7 +28,7 @@ pub struct PreviewRequest {
     /// Port of the sandbox.
     #[schema(minimum = 1, maximum = 65535)]
     pub port: u16,
-    /// Time for which the URL opens the port, such as `8h`; 1h if absent.
+    /// Lifetime of the URL, such as `8h`; 1h if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Span>)]
     pub ttl: Option<String>,
@@ -46,53 +46,53 @@ pub struct Preview {
     pub port: u16,
     /// True if the URL opens the port without a token or a cookie.
     pub public: bool,
-    /// Token that the URL holds; also taken as the header `X-Preview-Token`. Absent if it is public.
+    /// Token in the URL; also accepted in the header `X-Preview-Token`. Absent for a public URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// Time at which the URL ceases to open the port.
+    /// Time at which the URL expires.
     #[schema(format = DateTime)]
     pub expires_at: String,
 }
 
-/// A text message of the server on a connection to a port. The bytes are in binary messages.
+/// A text message from the server on a connection to a port. The data is in binary messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum PortMessage {
-    /// The process sends no more. What the client sends still reaches it.
+    /// The process sends no more. It still receives what the client sends.
     Eof,
-    /// The connection broke. The last message.
+    /// Last message: the connection broke.
     Error {
         /// Error code, as in every error of the API.
         code: String,
-        /// Correction that the caller can make, in English.
+        /// What is wrong and how to correct it, in English.
         message: String,
     },
 }
 
-/// A text message of the server to a client that listens on a port.
+/// A text message from the server to a client that listens on a port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum ListenMessage {
-    /// The port is listened on. The first message.
+    /// First message: the port is open.
     Listening {
         /// Number of the port.
         port: u16,
     },
     /// A process has connected to the port.
     Connection {
-        /// Number of the connection, for the path that takes it.
+        /// Number of the connection, for the path that accepts it.
         connection: u64,
     },
-    /// Last message: the listening has ended.
+    /// Last message: the port is closed.
     Error {
         /// Error code, as in every error of the API.
         code: String,
-        /// Correction that the caller can make, in English.
+        /// What is wrong and how to correct it, in English.
         message: String,
     },
 }
 
-/// Kind of a message of a client that listens on a port, in its field `type`.
+/// Value of the field `type` in a message from a client that listens on a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ListenKind {
@@ -100,7 +100,7 @@ pub enum ListenKind {
     Refuse,
 }
 
-/// Resets a connection that waits, where the client cannot take it.
+/// Resets a waiting connection that the client cannot accept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListenRefuse {

@@ -5,8 +5,7 @@ use utoipa::ToSchema;
 
 use crate::{Argument, Environment, ExecMode, FilePath, Span, StringMap};
 
-/// A command that runs before a sandbox counts as running. One that fails, or does not end before its
-/// deadline, fails the spawn.
+/// A command that runs before a sandbox counts as running. If it fails or exceeds its deadline, the spawn fails.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PrepareCommand {
@@ -25,19 +24,19 @@ pub struct PrepareCommand {
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
     #[schema(value_type = Environment)]
     pub env: StringMap,
-    /// Absolute directory to start in.
+    /// Absolute path of the directory to start in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<FilePath>)]
     pub workdir: Option<String>,
-    /// User to run as: `name`, `uid`, `name:group` or `uid:gid`; the box's own user if absent.
+    /// User to run as: `name`, `uid`, `name:group` or `uid:gid`; the sandbox's default user if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1)]
     pub user: Option<String>,
-    /// Deadline, such as `30s`; in the background there is none unless it is set.
+    /// Deadline, such as `30s`; a background command has none unless set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Span>)]
     pub timeout: Option<String>,
-    /// True to start the command as a background process of the sandbox and continue at once.
+    /// True to start the command as a background process of the sandbox and continue immediately.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub background: bool,
     /// Name of the background process.

@@ -13,7 +13,7 @@ pub const PROCESS_HEADER: &str = "x-process-id";
 pub struct ProcessStarted {
     /// Number of the process in its sandbox.
     pub process_id: u64,
-    /// Its name, if it was given one.
+    /// Name of the process, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -21,30 +21,30 @@ pub struct ProcessStarted {
 /// A background process of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Process {
-    /// Number of the process, never used twice in a sandbox.
+    /// Number of the process; never reused in a sandbox.
     pub process_id: u64,
-    /// Its name, if it was given one.
+    /// Name of the process, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The program and its arguments; long ones are cut.
+    /// The program and its arguments; truncated if long.
     pub command: String,
     /// State of the process.
     pub state: ProcessState,
-    /// Process id inside the sandbox, while it runs.
+    /// Process id inside the sandbox; only while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// True if it has a terminal.
     pub tty: bool,
-    /// Columns of its terminal.
+    /// Columns of the terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cols: Option<u16>,
-    /// Rows of its terminal.
+    /// Rows of the terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<u16>,
     /// Time of the start, by the clock of the sandbox.
     #[schema(format = DateTime)]
     pub started_at: String,
-    /// Exit code once it has ended: as that of any command.
+    /// Exit code once the process has ended, as for any command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// True if its deadline ended it.
@@ -53,16 +53,15 @@ pub struct Process {
     /// True if the memory limit ended it or one of its children.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oom_killed: bool,
-    /// True if the box had reached its limit of processes and threads, `pids`, and the kernel refused
-    /// one while it ran.
+    /// True if the kernel refused a process or thread while the process ran because the sandbox reached `pids`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pids_exhausted: bool,
     /// Duration from its start to its end, such as `1.5s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration: Option<String>,
-    /// Sequence number from which on its output is kept.
+    /// Sequence number of the oldest output that is kept.
     pub first_seq: u64,
-    /// Sequence number after its newest output: the number of bytes that it has written.
+    /// Sequence number after the newest output: the number of bytes written so far.
     pub last_seq: u64,
     /// Number of clients that read its output.
     pub readers: usize,
@@ -88,13 +87,12 @@ pub struct ProcessInput {
     /// Encoding of `data`.
     #[serde(default)]
     pub encoding: TextEncoding,
-    /// True to end its stdin after `data`.
+    /// True to close its stdin after `data`.
     #[serde(default)]
     pub eof: bool,
 }
 
-/// A signal for a process: for what is in the foreground of its terminal; without one, for its process
-/// group.
+/// A signal for the foreground process group of a process's terminal or, without a terminal, for its process group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessSignal {

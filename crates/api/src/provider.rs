@@ -12,7 +12,7 @@ pub struct ProviderHealth {
     pub name: String,
     /// True if it can make sandboxes now.
     pub healthy: bool,
-    /// True for the provider of requests that name none.
+    /// True if requests that name no provider use it.
     pub default: bool,
     /// Duration of the check, in milliseconds.
     pub latency_ms: u64,
@@ -21,13 +21,13 @@ pub struct ProviderHealth {
     /// Reason for being unhealthy; absent while healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Version of the software behind it, such as a Docker Engine.
+    /// Version of the software behind the provider, such as Docker Engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Names of the runtimes that it can start boxes with; absent if there is only one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runtimes: Vec<String>,
-    /// Number of this service's boxes that it holds; with the capability `runtime_inventory`.
+    /// Number of this service's boxes on the provider; only with the capability `runtime_inventory`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_count: Option<u64>,
     /// Capabilities of the provider, such as `runtime_inventory`.
@@ -49,7 +49,7 @@ pub struct ProviderDetail {
     pub name: String,
     /// True if it can make sandboxes now.
     pub healthy: bool,
-    /// True for the provider of requests that name none.
+    /// True if requests that name no provider use it.
     pub default: bool,
     /// Number of active sandboxes that it runs.
     pub sandbox_count: u64,
@@ -68,7 +68,6 @@ pub struct ProviderConfig {
     pub network_mode: String,
     /// Isolation of boxes from the host: `vm`, `container` or `none`.
     pub isolation: String,
-    /// Enforcement of each limit, by its name: `hard` (by the kernel), `soft` (by the box itself)
-    /// or `none`.
+    /// Enforcement of each limit, by name: `hard` (by the kernel), `soft` (by the box itself) or `none`.
     pub limits: StringMap,
 }

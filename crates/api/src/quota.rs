@@ -57,8 +57,8 @@ pub struct QuotaRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 1024)]
     pub max_vcpus: Option<u32>,
-    /// Maximum size of one sandbox's file system in MiB, and the size for a sandbox that names
-    /// none; 0 inherits the global value.
+    /// Maximum size of one sandbox's file system in MiB, and its size if the request names none; 0 inherits the global
+    /// value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 16_777_216)]
     pub max_disk_mb: Option<u32>,
@@ -67,7 +67,7 @@ pub struct QuotaRequest {
 /// Active sandboxes of an owner, and the limits that apply to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OwnerUsage {
-    /// Owner that the figures are about.
+    /// Owner that the values are about.
     pub owner_id: String,
     /// Number of active sandboxes.
     pub active_sandboxes: u64,
@@ -90,7 +90,7 @@ pub struct OwnerUsage {
     pub quota_configured: bool,
 }
 
-/// Counts of quotas, by the limits that they set; without owners.
+/// Number of quotas that set each limit; names no owner.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QuotaSummary {
     /// Number of owners with a quota.
@@ -106,9 +106,9 @@ pub struct QuotaSummary {
 /// Outcome that a spawn would have right now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AdmissionDecision {
-    /// True if it would be admitted at once.
+    /// True if the spawn would be admitted immediately.
     pub allowed: bool,
-    /// True if a spawn that finds no room would wait for it.
+    /// True if a spawn would wait when there is no room.
     pub queueable: bool,
     /// Limit that refuses the spawn: `max_ttl`, `max_sandboxes`, `max_sandboxes_per_owner` or
     /// `no_eligible_worker`; absent when allowed.

@@ -15,16 +15,16 @@ pub struct Sandbox {
     pub state: String,
     /// Provider that runs the sandbox.
     pub provider: String,
-    /// Image that the sandbox was made from.
+    /// Image that the sandbox was created from.
     pub image: String,
     /// Memory limit in mebibytes.
     pub memory_mb: u32,
     /// Number of virtual CPUs.
     pub vcpus: u32,
-    /// Size limit of the box's file system in mebibytes; absent without a limit.
+    /// Size limit of the sandbox's file system in mebibytes; absent without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_mb: Option<u32>,
-    /// Maximum number of processes and threads at once; 0 from a server that does not tell it.
+    /// Maximum number of processes and threads at once; 0 if the server does not report it.
     #[serde(default, skip_serializing_if = "is_untold")]
     pub pids: u32,
     /// Time of the spawn request (RFC 3339, UTC).
@@ -45,14 +45,14 @@ pub struct Sandbox {
     /// Reason for the failure; only in state `failed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Time without use after which it is paused; absent for never.
+    /// Idle time after which it is paused; absent for never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_pause: Option<String>,
-    /// True while it is paused and written to disk, so that it takes no memory; absent otherwise, and of one
-    /// that a worker or another service holds.
+    /// True while the sandbox is paused on disk and takes no memory; absent otherwise, and if a worker or another
+    /// service holds the sandbox.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_disk: bool,
-    /// Memory that was handed back; only in the answer to a pause that asks for it.
+    /// Memory that was returned to the system; only in the answer to a pause with `reclaim`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaimed: Option<Reclaimed>,
     /// Domain below which its ports have host names; only in the answer to a spawn.
@@ -61,7 +61,7 @@ pub struct Sandbox {
 }
 
 with_spawn_options! {
-    /// A sandbox to make. Server defaults apply to absent fields.
+    /// A sandbox to create. Server defaults apply to absent fields.
     pub struct SpawnRequest {
         /// Owner charged for the sandbox; the header `X-User-ID` overrides it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,9 +71,8 @@ with_spawn_options! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(min_length = 1)]
         pub template: Option<String>,
-        /// Id of the snapshot to start from, instead of an image or a template. Image, provider and sizes are
-        /// the snapshot's unless set; another provider starts the sandbox from an image of the snapshot's
-        /// files.
+        /// Id of the snapshot to start from, instead of an image or a template. The snapshot sets image, provider and
+        /// sizes unless the request does; another provider starts the sandbox from an image of the snapshot's files.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(min_length = 1)]
         pub snapshot: Option<String>,
@@ -84,7 +83,7 @@ with_spawn_options! {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExtendRequest {
-    /// Lifetime from now, such as `30m`; may shorten.
+    /// Lifetime from now, such as `30m`; may be shorter than before.
     #[schema(value_type = Span)]
     pub ttl: String,
 }
@@ -93,27 +92,27 @@ pub struct ExtendRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PauseRequest {
-    /// True to pause it even while requests use it; they then wait until it resumes.
+    /// True to pause the sandbox even while requests use it; they then wait until it resumes.
     #[serde(default)]
     pub force: bool,
-    /// True to hand memory of the paused sandbox back to the system; works on a sandbox that is already paused, too.
+    /// True to return memory of the paused sandbox to the system; also works if it is already paused.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reclaim: bool,
-    /// True to write the paused sandbox to disk, so that it takes no memory until it resumes; works on a
-    /// sandbox that is already paused, too.
+    /// True to write the paused sandbox to disk, so that it takes no memory until it resumes; also works if it is
+    /// already paused.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub to_disk: bool,
 }
 
-/// Memory of a paused sandbox before and after some of it was handed back: all that counts to its
-/// limit, that of files included.
+/// Memory of a paused sandbox before and after the reclaim: everything that counts towards its limit, including the
+/// page cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Reclaimed {
-    /// Memory before.
+    /// Memory before the reclaim, in bytes.
     pub memory_before_bytes: u64,
-    /// Memory after.
+    /// Memory after the reclaim, in bytes.
     pub memory_after_bytes: u64,
-    /// Kernel's means: `memory.reclaim` or `memory.force_empty`.
+    /// Kernel interface that was used: `memory.reclaim` or `memory.force_empty`.
     pub by: String,
 }
 

@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Resources that a sandbox uses at one moment. What its provider cannot measure is null, and so is
-/// a limit that it does not have.
+/// Resource usage of a sandbox at one moment. Null where the provider cannot measure, and for a limit that is not set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxStats {
     /// The sandbox.
@@ -14,7 +13,7 @@ pub struct SandboxStats {
     /// Time of the answer.
     #[schema(format = DateTime)]
     pub timestamp: String,
-    /// Time since the spawn was asked for, in milliseconds.
+    /// Time since the spawn request, in milliseconds.
     pub uptime_ms: u64,
     /// Processor time.
     pub cpu: CpuStats,
@@ -31,48 +30,47 @@ pub struct SandboxStats {
 /// Processor time of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CpuStats {
-    /// Time used since the sandbox was made, in milliseconds.
+    /// Processor time used since the sandbox was created, in milliseconds.
     pub used_ms: Option<u64>,
-    /// Share of one processor that was used in the last `window_ms`: 1 for all of one, 1.5 for one
-    /// and a half.
+    /// Average number of processors in use over `window_ms`: 1 for one full processor, 1.5 for one and a half.
     #[schema(minimum = 0)]
     pub share: Option<f64>,
-    /// The same as a share of the limit.
+    /// `share` relative to the limit.
     #[schema(minimum = 0)]
     pub share_of_limit: Option<f64>,
-    /// Time that the shares are over, in milliseconds: since the look before, also one of another caller, or for the
-    /// first look since the spawn.
+    /// Time that the shares cover, in milliseconds: since the previous measurement, even one for another caller, or
+    /// since the spawn for the first one.
     pub window_ms: Option<u64>,
-    /// Processors that it may use.
+    /// Maximum number of processors.
     pub limit: Option<u32>,
 }
 
 /// Memory of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryStats {
-    /// Memory in use, in bytes, without contents of files that are only kept to save reading them again.
+    /// Memory in use, in bytes, without inactive pages of the page cache.
     pub used_bytes: Option<u64>,
-    /// Most memory at any moment, in bytes, with such contents.
+    /// Peak memory, in bytes, including the page cache.
     pub peak_bytes: Option<u64>,
-    /// Memory that it may use, in bytes.
+    /// Memory limit, in bytes.
     pub limit_bytes: Option<u64>,
 }
 
 /// Processes of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessStats {
-    /// Number of processes, each thread counted.
+    /// Number of processes and threads.
     pub count: Option<u64>,
-    /// Number that there may be.
+    /// Maximum number of processes and threads.
     pub limit: Option<u64>,
 }
 
 /// Disk of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DiskStats {
-    /// Space in use, in bytes, at most some seconds ago. Null in a list.
+    /// Space in use, in bytes, as of a few seconds ago. Null in a list.
     pub used_bytes: Option<u64>,
-    /// Space that it may use, in bytes.
+    /// Maximum space, in bytes.
     pub limit_bytes: Option<u64>,
 }
 

@@ -12,34 +12,34 @@ pub struct SearchRequest {
     /// Regular expression to find within a line.
     #[schema(min_length = 1, max_length = 16384)]
     pub pattern: String,
-    /// Absolute path of a file, or of a directory with all that is below it; `/workspace` by default.
+    /// Absolute path of a file, or of a directory to search recursively; `/workspace` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<FilePath>)]
     pub path: Option<String>,
-    /// `pattern` is the text itself.
+    /// True to match `pattern` literally, not as a regular expression.
     #[serde(default)]
     pub literal: bool,
-    /// Letters match in either case.
+    /// True to ignore case.
     #[serde(default)]
     pub ignore_case: bool,
-    /// Only whole words match.
+    /// True to match whole words only.
     #[serde(default)]
     pub whole_words: bool,
-    /// Globs of the files to search, written as in a `.gitignore`; all without any.
+    /// Globs of the files to search, in `.gitignore` syntax; all files if empty.
     #[serde(default)]
     #[schema(max_items = 100)]
     pub include: Vec<String>,
-    /// Globs of files and directories to leave out.
+    /// Globs of files and directories to skip.
     #[serde(default)]
     #[schema(max_items = 100)]
     pub exclude: Vec<String>,
-    /// Files and directories whose names begin with a dot too.
+    /// True to include files and directories whose names begin with a dot.
     #[serde(default)]
     pub hidden: bool,
-    /// Leaves out what git ignores.
+    /// True to skip files that git ignores.
     #[serde(default)]
     pub gitignore: bool,
-    /// Lines to give before and after each match.
+    /// Number of lines to return before and after each match.
     #[serde(default)]
     #[schema(maximum = 20)]
     pub context: u32,
@@ -47,7 +47,7 @@ pub struct SearchRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 10_000)]
     pub max_matches: Option<u32>,
-    /// Time after which the search ends with what it has, at most `1m`; `30s` by default.
+    /// Time after which the search returns the matches found so far, at most `1m`; `30s` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Span>)]
     pub timeout: Option<String>,
@@ -60,38 +60,38 @@ pub struct ReplaceRequest {
     /// Regular expression to replace, which may span lines.
     #[schema(min_length = 1, max_length = 16384)]
     pub pattern: String,
-    /// Text to put in its place. `$1`, `${1}` and `${name}` are groups of the expression, `$$` is a
-    /// dollar sign; if `literal`, it is the text itself.
+    /// Replacement text. `$1`, `${1}` and `${name}` are groups of the expression, `$$` is a dollar sign; with
+    /// `literal`, the text is used as it is.
     #[schema(max_length = 16384)]
     pub replacement: String,
-    /// Absolute path of a file, or of a directory with all that is below it; `/workspace` by default.
+    /// Absolute path of a file, or of a directory to search recursively; `/workspace` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<FilePath>)]
     pub path: Option<String>,
-    /// `pattern` and `replacement` are the texts themselves.
+    /// True to use `pattern` and `replacement` literally.
     #[serde(default)]
     pub literal: bool,
-    /// Letters match in either case.
+    /// True to ignore case.
     #[serde(default)]
     pub ignore_case: bool,
-    /// Only whole words match.
+    /// True to match whole words only.
     #[serde(default)]
     pub whole_words: bool,
-    /// Globs of the files to change, written as in a `.gitignore`; all without any.
+    /// Globs of the files to change, in `.gitignore` syntax; all files if empty.
     #[serde(default)]
     #[schema(max_items = 100)]
     pub include: Vec<String>,
-    /// Globs of files and directories to leave out.
+    /// Globs of files and directories to skip.
     #[serde(default)]
     #[schema(max_items = 100)]
     pub exclude: Vec<String>,
-    /// Files and directories whose names begin with a dot too.
+    /// True to include files and directories whose names begin with a dot.
     #[serde(default)]
     pub hidden: bool,
-    /// Leaves out what git ignores.
+    /// True to skip files that git ignores.
     #[serde(default)]
     pub gitignore: bool,
-    /// Counts, and changes nothing.
+    /// True to count the replacements without changing any file.
     #[serde(default)]
     pub dry_run: bool,
     /// Maximum number of files to change; 1,000 by default.
@@ -107,29 +107,29 @@ pub struct ReplaceRequest {
 /// Outcome of a search.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SearchResult {
-    /// Lines that match, by path and number.
+    /// Matching lines, by path and line number.
     pub matches: Vec<SearchMatch>,
     /// Number of text files that were searched.
     pub files_searched: u64,
-    /// Files that were passed over.
+    /// Files that were skipped.
     pub files_skipped: SkippedFiles,
-    /// True if a bound ended the search, so that there may be more matches.
+    /// True if a limit ended the search, so that there may be more matches.
     pub truncated: bool,
-    /// The bound that cut the answer short.
+    /// Limit that cut the result short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truncated_by: Option<SearchBound>,
 }
 
-/// Line that matches. Bytes that are not UTF-8 are replaced by U+FFFD.
+/// A matching line. Bytes that are not UTF-8 are replaced by U+FFFD.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SearchMatch {
     /// Absolute path of the file.
     pub path: String,
     /// Number of the line, from 1.
     pub line: u64,
-    /// Byte of the line at which its first match begins, from 1.
+    /// Position of the first byte of the first match in the line, from 1.
     pub column: u64,
-    /// The line without its end; of one longer than 2,000 bytes, the part around the match.
+    /// The line without its line ending; if it is longer than 2,000 bytes, the part around the match.
     pub text: String,
     /// True if `text` is only a part of the line.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -142,18 +142,18 @@ pub struct SearchMatch {
     pub after: Vec<String>,
 }
 
-/// Numbers of files that were passed over.
+/// Number of files that were skipped, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct SkippedFiles {
     /// Files with a zero byte.
     pub binary: u64,
-    /// Files that are too large to change, or have a line above 1 MiB.
+    /// Files that are too large to change, or that have a line longer than 1 MiB.
     pub too_large: u64,
-    /// Files and directories that cannot be read or, in a replacement, not be written.
+    /// Files and directories that cannot be read or, in a replacement, cannot be written.
     pub unreadable: u64,
 }
 
-/// A bound that ended a search or a replacement.
+/// A limit that ended a search or a replacement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SearchBound {
@@ -168,17 +168,17 @@ pub enum SearchBound {
 /// Outcome of a replacement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplaceResult {
-    /// Files that were changed or, in a dry run, would be; by path.
+    /// Files that were changed or, in a dry run, would be changed, by path.
     pub files: Vec<ReplacedFile>,
-    /// Number of replacements in all of them.
+    /// Number of replacements in all files.
     pub replacements: u64,
     /// Number of text files that were searched.
     pub files_searched: u64,
-    /// Files that were passed over.
+    /// Files that were skipped.
     pub files_skipped: SkippedFiles,
-    /// True if a bound ended the replacement, so that there may be more to replace.
+    /// True if a limit ended the replacement, so that there may be more to replace.
     pub truncated: bool,
-    /// The bound that cut the answer short.
+    /// Limit that cut the result short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truncated_by: Option<SearchBound>,
 }
@@ -188,6 +188,6 @@ pub struct ReplaceResult {
 pub struct ReplacedFile {
     /// Absolute path of the file.
     pub path: String,
-    /// Number of replacements in it.
+    /// Number of replacements in this file.
     pub replacements: u64,
 }

@@ -21,18 +21,18 @@ const LISTED_MAX: usize = 100;
 pub struct SecretRequest {
     /// The value, which no answer ever shows.
     pub value: String,
-    /// Hosts that it is sent to, by HTTPS: names, or all names below one, those without a port at 443.
+    /// Hosts that it is sent to over HTTPS: names, or all names below one; port 443 if none is given.
     /// None for a secret of commands.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
-    /// Name of the header that it is sent in; `authorization` if left out.
+    /// Name of the header that it is sent in; `authorization` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
-    /// Form of the header's value: `plain`, `bearer`, or `basic:` and a user, whose password the value
-    /// is. `bearer` if left out, `plain` for a header other than `authorization`.
+    /// Form of the header's value: `plain`, `bearer`, or `basic:` followed by a user, with the value as the password.
+    /// The default is `bearer`, or `plain` for a header other than `authorization`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<String>,
-    /// Owners whose sandboxes may use it; all if left out.
+    /// Owners whose sandboxes may use it; all if absent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub owners: Vec<String>,
 }
@@ -55,7 +55,7 @@ impl PartialSchema for SecretRequest {
             ObjectBuilder::new()
                 .title(Some(title))
                 .property("value", value.max_length(Some(8192)).write_only(true))
-                .property("owners", list(OwnerId::name(), "Owners whose sandboxes may use it; all if left out."))
+                .property("owners", list(OwnerId::name(), "Owners whose sandboxes may use it; all if absent."))
                 .required("value")
                 .additional_properties(Some(AdditionalProperties::FreeForm(false)))
         };
@@ -63,14 +63,14 @@ impl PartialSchema for SecretRequest {
             "RequestSecret",
             text(
                 r"^[!-~]([ -~]{0,8190}[!-~])?$",
-                "The value, which no answer ever shows: printable ASCII characters without a space at either end.",
+                "The value, which no answer ever shows: printable ASCII characters without leading or trailing spaces.",
             ),
         )
         .property(
             "hosts",
             list(
                 SecretHost::name(),
-                "Hosts that it is sent to, by HTTPS: names, or all names below one, those without a port at 443.",
+                "Hosts that it is sent to over HTTPS: names, or all names below one; port 443 if none is given.",
             )
             .min_items(Some(1)),
         )
@@ -78,15 +78,15 @@ impl PartialSchema for SecretRequest {
             "header",
             optional_text(
                 r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$",
-                "Name of the header that it is sent in; `authorization` if left out.",
+                "Name of the header that it is sent in; `authorization` by default.",
             ),
         )
         .property(
             "form",
             optional_text(
                 r"^(plain|bearer|basic:[!-9;-~]{0,256})$",
-                "Form of the header's value: `plain`, `bearer`, or `basic:` and a user, whose password the value is. \
-                 `bearer` if left out, `plain` for a header other than `authorization`.",
+                "Form of the header's value: `plain`, `bearer`, or `basic:` followed by a user, with the value as the \
+                 password. The default is `bearer`, or `plain` for a header other than `authorization`.",
             ),
         )
         .required("hosts");
@@ -98,8 +98,8 @@ impl PartialSchema for SecretRequest {
         .property("header", null())
         .property("form", null());
         let either = OneOfBuilder::new().description(Some(
-            "A secret: for requests to hosts, which the server sends it with, or for variables of commands. The former \
-             never enters a sandbox.",
+            "A secret that the server adds to requests to its hosts, or a secret for variables of commands. A secret \
+             for hosts never enters a sandbox.",
         ));
         RefOr::T(either.item(of_hosts).item(of_commands).into())
     }
@@ -121,15 +121,14 @@ impl fmt::Debug for SecretRequest {
 /// A stored secret, without its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Secret {
-    /// Name by which policies name it.
+    /// Name that policies refer to.
     pub name: String,
-    /// Hosts that it is sent to; none for a secret of commands.
+    /// Hosts that it is sent to; empty for a secret for commands.
     pub hosts: Vec<String>,
-    /// Name of the header that it is sent in; absent for a secret of commands.
+    /// Name of the header that it is sent in; absent for a secret for commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
-    /// Form of the header's value: `plain`, `bearer`, or `basic:` and a user; absent for a secret of
-    /// commands.
+    /// Form of the header's value: `plain`, `bearer`, or `basic:` followed by a user; absent for a secret for commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<String>,
     /// Owners whose sandboxes may use it; all if empty.

@@ -5,35 +5,33 @@ use utoipa::ToSchema;
 
 use crate::{Labels, Span, StringMap};
 
-/// A snapshot that sandboxes can be made of. A provider that keeps snapshots has the capability
-/// `snapshots`.
+/// A snapshot that sandboxes can start from. A provider that supports snapshots has the capability `snapshots`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotSummary {
     /// Identifier of the snapshot.
     pub id: String,
-    /// `sandbox` for one that was taken of a sandbox. `image` for one that the provider takes by itself, of a
-    /// machine that has booted an image and run nothing, and makes the sandboxes of that image from. `warm_pool`
-    /// for one of a box in which the commands of an entry of the warm pool have run. No spawn names one of the
-    /// last two.
+    /// `sandbox` for a snapshot of a sandbox. `image` for one that the provider takes of a machine right after it has
+    /// booted an image, and starts the sandboxes of that image from. `warm_pool` for one of a box in which the commands
+    /// of a warm pool entry have run. A spawn cannot name the latter two.
     pub kind: String,
-    /// Name that the caller gave it, or that of the entry of the warm pool; absent without one.
+    /// Name from the caller, or the name of the warm pool entry; absent without a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Owner of the sandbox that it was taken of; absent without one.
+    /// Owner of the source sandbox; absent without an owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_id: Option<String>,
-    /// Sandbox that it was taken of; absent for one of an image or of the warm pool.
+    /// Source sandbox; absent for a snapshot of an image or of the warm pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<String>,
-    /// Provider that keeps it, and makes the sandboxes of it.
+    /// Provider that stores it and starts sandboxes from it.
     pub provider: String,
-    /// Image of the sandbox that it was taken of; the digest for one of an image.
+    /// Image of the source sandbox; for a snapshot of an image, its digest.
     pub image: String,
-    /// Release of the kernel that sandboxes of it run on.
+    /// Release of the kernel that sandboxes from this snapshot run on.
     pub kernel: String,
-    /// Bytes that it takes where it is kept.
+    /// Bytes of storage that it uses.
     pub size_bytes: u64,
-    /// True if it has the memory and the processes of the sandbox, and not only its files.
+    /// True if it includes the sandbox's memory and processes, not only its files.
     pub memory: bool,
     /// Time at which it was taken (RFC 3339, UTC).
     #[schema(format = DateTime)]
@@ -44,12 +42,11 @@ pub struct SnapshotSummary {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotRequest {
-    /// Name for people, which need not be unique: letters, digits, `.`, `_` and `-`.
+    /// Display name, which need not be unique: letters, digits, `.`, `_` and `-`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._-]{1,64}$")]
     pub name: Option<String>,
-    /// True to keep the memory and the processes too, false for the files alone; unless set, what the provider
-    /// keeps.
+    /// True to include memory and processes, false for files only; the provider's default unless set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<bool>,
 }

@@ -22,7 +22,7 @@ pub const FRAMES_TYPE: &str = "application/octet-stream";
 /// First byte of a binary frame that draws the screen of a terminal; it is not part of the output.
 pub const SOCKET_SCREEN: u8 = 3;
 
-/// Kind of a client's message, in its field `type`.
+/// Value of the field `type` in a client's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SocketKind {
@@ -38,7 +38,7 @@ pub enum SocketKind {
     Signal,
 }
 
-/// The command to run: the first message, and sent once.
+/// The command to run. Sent once, as the first message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SocketStart {
@@ -60,16 +60,15 @@ pub struct SocketStart {
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
     #[schema(value_type = Environment)]
     pub env: StringMap,
-    /// Variables with the values of secrets that are for commands: the name of the variable, and that
-    /// of the secret.
+    /// Variables that hold the values of secrets for commands; maps a variable's name to a secret's name.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
     #[schema(value_type = SecretVariables)]
     pub env_secret: StringMap,
-    /// Absolute directory to start in.
+    /// Absolute path of the directory to start in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<FilePath>)]
     pub workdir: Option<String>,
-    /// User to run as: `name`, `uid`, `name:group` or `uid:gid`; the box's own user if absent.
+    /// User to run as: `name`, `uid`, `name:group` or `uid:gid`; the sandbox's default user if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1)]
     pub user: Option<String>,
@@ -77,8 +76,7 @@ pub struct SocketStart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Span>)]
     pub timeout: Option<String>,
-    /// True to give the command a terminal instead of three streams; all its output then comes as
-    /// `stdout`.
+    /// True to give the command a terminal instead of three streams; all its output then arrives as `stdout`.
     #[serde(default)]
     pub tty: bool,
     /// Columns of the terminal; 80 if absent. Only with `tty`.
@@ -130,8 +128,7 @@ pub struct SocketResize {
     pub rows: u16,
 }
 
-/// A signal for the foreground process group of the terminal, or for the command's process group
-/// without one.
+/// A signal for the foreground process group of the terminal or, without a terminal, for the command's process group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SocketSignal {
@@ -142,7 +139,7 @@ pub struct SocketSignal {
     pub signal: String,
 }
 
-/// A message of the server.
+/// A message from the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum SocketOutput {
@@ -151,23 +148,23 @@ pub enum SocketOutput {
         /// Output as text; bytes that are not UTF-8 become U+FFFD.
         data: String,
     },
-    /// Output on stderr, or the service's own line on an abnormal end of the command.
+    /// Output on stderr, or a line from the service about an abnormal end of the command.
     Stderr {
         /// Output as text; bytes that are not UTF-8 become U+FFFD.
         data: String,
     },
-    /// The screen of the terminal of a process, as it was when the client came.
+    /// The screen of the process's terminal, as it was when the client attached.
     Screen {
-        /// Text and control sequences that draw it. They are not part of the output.
+        /// Text and control sequences that draw the screen. They are not part of the output.
         data: String,
     },
-    /// Sequence number of the output that comes next, of a process only. It is sent before the first
-    /// output, after each piece of text, and where output is missing.
+    /// Sequence number of the next output; only for a background process. Sent before the first output, after each
+    /// piece of text, and where output is missing.
     Position {
-        /// Number of bytes that were written before.
+        /// Number of bytes that were written before the next output.
         seq: u64,
     },
-    /// The command ended. The last message.
+    /// Last message: the command ended.
     Exit {
         /// Exit code: the command's own; 128+n for signal n, 124 at the deadline, 126 not
         /// executable, 127 not found.
@@ -178,17 +175,15 @@ pub enum SocketOutput {
         /// True if the memory limit ended the command or one of its children.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         oom_killed: bool,
-        /// True if the box had reached its limit of processes and threads, `pids`, and the kernel refused
-        /// one while the command ran.
+        /// True if the kernel refused a process or thread while the command ran because the sandbox reached `pids`.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         pids_exhausted: bool,
     },
-    /// No exit will follow; if the command ran, it was killed, unless it is a background process. The last
-    /// message.
+    /// Last message: no exit follows. If the command ran, it was killed, unless it is a background process.
     Error {
         /// Error code, as in every error of the API.
         code: String,
-        /// Correction that the caller can make, in English.
+        /// What is wrong and how to correct it, in English.
         message: String,
     },
 }

@@ -16,7 +16,7 @@ macro_rules! body_with_spawn_options {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(min_length = 1)]
             pub image: Option<String>,
-            /// Provider to use; the server's default one unless set.
+            /// Provider to use; the server's default unless set.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(min_length = 1)]
             pub provider: Option<String>,
@@ -28,7 +28,7 @@ macro_rules! body_with_spawn_options {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(minimum = 1, maximum = 1024)]
             pub vcpus: Option<u32>,
-            /// Size limit of the box's file system in mebibytes; 0 for no limit.
+            /// Size limit of the sandbox's file system in mebibytes; 0 for no limit.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(minimum = 0, maximum = 16_777_216)]
             pub disk_mb: Option<u32>,
@@ -36,8 +36,7 @@ macro_rules! body_with_spawn_options {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(minimum = 8, maximum = 4_194_304)]
             pub pids: Option<u32>,
-            /// True to start the image's entry point, too; its output is the console. False unless
-            /// set.
+            /// True to also start the image's entry point, whose output is the console. False by default.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub entrypoint: Option<bool>,
             /// Lifetime, such as `30m`.
@@ -51,8 +50,8 @@ macro_rules! body_with_spawn_options {
             /// Connections out of the sandbox; the server's default unless set.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub egress: Option<crate::EgressPolicy>,
-            /// Time without a request, connection or work after which the sandbox is paused, such as `10m`;
-            /// `0s` for never.
+            /// Time without requests, connections or work after which the sandbox is paused, such as `10m`; `0s` for
+            /// never.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(value_type = Option<crate::Span>)]
             pub auto_pause: Option<String>,

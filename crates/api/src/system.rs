@@ -5,12 +5,12 @@ use utoipa::ToSchema;
 
 use crate::ProviderHealth;
 
-/// Error of a request: the body of every error of every route.
+/// Error response: the body of every error on every route.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     /// Code for programs, such as `not_found`.
     pub code: String,
-    /// Correction that the caller can make, in English.
+    /// What is wrong and how to correct it, in English.
     pub message: String,
 }
 
@@ -25,7 +25,7 @@ pub struct Health {
     pub uptime: String,
 }
 
-/// Use of the boxes that users share.
+/// Usage of the boxes that users share.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PoolStatus {
     /// True if users share boxes.
@@ -36,7 +36,7 @@ pub struct PoolStatus {
     /// Maximum number of boxes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_vms: Option<u64>,
-    /// Places taken in all boxes; a sandbox takes one.
+    /// Occupied places in all boxes; a sandbox occupies one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_users: Option<u64>,
     /// Maximum number of places in a box.

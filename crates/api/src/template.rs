@@ -20,7 +20,7 @@ pub struct Template {
     /// Number of virtual CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpus: Option<u32>,
-    /// Size limit of an own file system in mebibytes; 0 for none.
+    /// Size limit of the sandbox's file system in mebibytes; 0 for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_mb: Option<u32>,
     /// Maximum number of processes and threads at once.
@@ -38,10 +38,10 @@ pub struct Template {
     /// Labels of a sandbox.
     #[serde(default)]
     pub metadata: StringMap,
-    /// Connections out of a sandbox, which its spawn can narrow and not widen.
+    /// Connections out of a sandbox, which a spawn can only restrict further.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<crate::EgressPolicy>,
-    /// Time without use after which a sandbox is paused.
+    /// Idle time after which a sandbox is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_pause: Option<String>,
     /// Commands that run before a sandbox counts as running.

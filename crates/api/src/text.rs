@@ -19,22 +19,22 @@ use crate::Event;
 )]
 pub struct Span(pub String);
 
-/// A duration, zero included: numbers with the units `ms`, `s`, `m` and `h`.
+/// A duration, which may be zero: numbers with the units `ms`, `s`, `m` and `h`.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ms|s|m|h))+)$", example = "1h30m")]
 pub struct Duration(pub String);
 
-/// A name for a request that the caller chooses, as a header can carry it.
+/// Name that the caller chooses for a request, as a header value.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^[!-~]([ -~]{0,253}[!-~])?$")]
 pub struct IdempotencyKey(pub String);
 
-/// Owner to charge; spaces around it are dropped.
+/// Owner to charge; surrounding spaces are dropped.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^ *[^\s\x00-\x1f\x7f-\x9f\ufeff/\\]{1,128} *$", example = "user-1")]
 pub struct OwnerId(pub String);
 
-/// Owner to charge, as a header can carry it.
+/// Owner to charge, as a header value.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^[!-.0-\[\]-~]{1,128}$", example = "user-1")]
 pub struct OwnerHeader(pub String);
@@ -57,7 +57,7 @@ pub struct TemplateName(pub String);
 #[schema(pattern = r"^/[^\x00]*$", max_length = 4096, example = "/workspace/a.txt")]
 pub struct FilePath(pub String);
 
-/// An absolute path in a sandbox without its first slash, as the end of a URL.
+/// An absolute path in a sandbox without its leading slash, as the end of a URL.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^[^\x00]+$", max_length = 4095, example = "workspace/a.txt")]
 pub struct RelativePath(pub String);

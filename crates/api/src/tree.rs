@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::{FileMode, FilePath};
 
-/// A line of a manifest. Its paths are percent-encoded, byte by byte, since they need not be UTF-8.
+/// A line of a manifest. Its paths are percent-encoded, byte by byte, because they need not be UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct ManifestEntry {
     /// `directory`, `file`, `symlink`, `other` (a device, a FIFO, a socket) or, for the last line, `end`.
@@ -26,16 +26,16 @@ pub struct ManifestEntry {
     /// Target of a link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Path of an earlier line that is the same file by another name.
+    /// Path of an earlier line that is a hard link to the same file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_as: Option<String>,
-    /// SHA-256 of a file's content in hexadecimal, where it was asked for and can be read.
+    /// Hexadecimal SHA-256 of a file's content, if it was requested and can be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// Number of lines before the last one.
+    /// Number of lines before the last one; only in the last line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entries: Option<u64>,
-    /// Number of directories and files that could not be read; with the last line.
+    /// Number of directories and files that could not be read; only in the last line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<u64>,
 }
@@ -63,7 +63,7 @@ pub struct AmendRequest {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 4096)]
     pub remove: Vec<String>,
-    /// Modes and times to set, after that.
+    /// Modes and times to set after the removals.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 4096)]
     pub attributes: Vec<FileAttributes>,
@@ -84,16 +84,16 @@ pub struct FileAttributes {
     pub mtime: Option<String>,
 }
 
-/// Account of changes of many files.
+/// Result of changing many files.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Amended {
-    /// Files, directories and links that were removed.
+    /// Number of files, directories and links that were removed.
     pub removed: u64,
-    /// Files whose mode or time was set.
+    /// Number of files whose mode or time was set.
     pub changed: u64,
-    /// Paths with which it failed.
+    /// Number of paths that failed.
     pub failed: u64,
-    /// The first hundred of them.
+    /// The first hundred failures.
     pub failures: Vec<AmendFailure>,
 }
 

@@ -26,7 +26,7 @@ pub struct Worker {
     /// Time of the last change of its row, other than a heartbeat (RFC 3339, UTC).
     #[schema(format = DateTime)]
     pub updated_at: String,
-    /// True once its last heartbeat is too old: it may be gone.
+    /// True once its last heartbeat is too old: it may be down.
     pub stale: bool,
 }
 
@@ -41,8 +41,7 @@ pub struct Capacity {
     pub max_sandboxes_per_owner: u64,
 }
 
-/// A worker's report of its state. Fields that this release does not know are ignored, so that the
-/// two sides may differ in release.
+/// A worker's report of its state. Unknown fields are ignored, so that both sides may run different releases.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Heartbeat {
     /// Host name of the worker; its id if absent.
@@ -106,7 +105,7 @@ impl From<AdminHeartbeat> for Heartbeat {
     }
 }
 
-/// A new duration for a lease. Fields that this release does not know are ignored.
+/// A new duration for a lease. Unknown fields are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RenewRequest {
     /// Duration from now, such as `2m`; at most `1h`.
@@ -120,9 +119,9 @@ pub struct Lease {
     pub resource_id: String,
     /// Id of the worker.
     pub holder_id: String,
-    /// Generation: rises with every grant and renewal.
+    /// Generation; increases with every grant and renewal.
     pub generation: u64,
-    /// Time of expiry unless renewed (RFC 3339, UTC).
+    /// Time at which it expires unless renewed (RFC 3339, UTC).
     #[schema(format = DateTime)]
     pub expires_at: String,
 }

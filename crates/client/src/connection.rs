@@ -187,7 +187,7 @@ impl Client {
         }
         let http = builder.build().map_err(|error| Error::Argument {
             name: "the environment",
-            reason: format!("does not allow an HTTP client: {}", innermost(&error)),
+            reason: format!("does not allow creating an HTTP client: {}", innermost(&error)),
         })?;
         let Options { answer_max, silence_max, .. } = options;
         let socket = socket.map(|path| format!("unix://{path}"));
@@ -275,8 +275,10 @@ impl Client {
         request: RequestBuilder,
         body: &impl Serialize,
     ) -> Result<RequestBuilder> {
-        let body = serde_json::to_vec(body)
-            .map_err(|error| Error::Argument { name: "the request", reason: format!("is no JSON: {error}") })?;
+        let body = serde_json::to_vec(body).map_err(|error| Error::Argument {
+            name: "the request",
+            reason: format!("cannot be encoded as JSON: {error}"),
+        })?;
         if body.len() > bytes_max {
             return Err(Error::TooLarge { bytes: body.len(), bytes_max });
         }
@@ -304,8 +306,7 @@ impl Client {
     pub(crate) async fn json<T: DeserializeOwned>(&self, response: Response, size: Size) -> Result<T> {
         self.check_type(&response, "application/json")?;
         let body = self.body(response, size.bytes_max()).await?;
-        serde_json::from_slice(&body)
-            .map_err(|error| self.protocol(format!("its JSON is not what was asked for: {error}")))
+        serde_json::from_slice(&body).map_err(|error| self.protocol(format!("unexpected JSON: {error}")))
     }
 
     /// Refuses an answer whose content type is another, such as the page of a proxy.
@@ -316,13 +317,13 @@ impl Client {
         if essence.eq_ignore_ascii_case(wanted) {
             return Ok(());
         }
-        Err(self.protocol(format!("an answer of the type `{}` instead of {wanted}", quoted(&found))))
+        Err(self.protocol(format!("it sent `{}` instead of {wanted}", quoted(&found))))
     }
 
     /// Reads a whole text answer.
     pub(crate) async fn text(&self, response: Response) -> Result<String> {
         let body = self.body(response, Size::List.bytes_max()).await?;
-        String::from_utf8(body.into()).map_err(|_| self.protocol("its text is not UTF-8".to_owned()))
+        String::from_utf8(body.into()).map_err(|_| self.protocol("the response is not UTF-8".to_owned()))
     }
 
     /// Returns the error that a response carries.
@@ -350,7 +351,7 @@ impl Client {
         let mut body = BytesMut::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.failure(&error))? {
             if body.len() + chunk.len() > bytes_max {
-                return Err(self.protocol(format!("an answer of more than {bytes_max} bytes")));
+                return Err(self.protocol(format!("the response is larger than {bytes_max} bytes")));
             }
             body.extend_from_slice(&chunk);
         }
@@ -378,7 +379,7 @@ fn quoted(text: &str) -> String {
 fn header_value(name: &'static str, value: &str) -> Result<HeaderValue> {
     HeaderValue::from_str(value).map_err(|_| Error::Argument {
         name,
-        reason: "has characters that no HTTP header can carry; use printable ASCII".into(),
+        reason: "has characters that are not allowed in an HTTP header; use printable ASCII".into(),
     })
 }
 
@@ -397,13 +398,13 @@ fn socket_of(text: &str) -> Result<Option<String>> {
 fn base_url_of(text: &str) -> Result<Url> {
     let refuse = |reason: String| Error::Argument { name: "the server's URL", reason };
     let example = "write it like http://127.0.0.1:7423";
-    let url = Url::parse(text.trim()).map_err(|error| refuse(format!("`{text}` is none: {error}; {example}")))?;
+    let url = Url::parse(text.trim()).map_err(|error| refuse(format!("`{text}` is not valid: {error}; {example}")))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(refuse(format!("`{text}` has the scheme `{}`; {example}", url.scheme())));
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(refuse(
-            "carries a user name or password, which is not used; give the key by TIDEBOX_API_KEY".into(),
+            "contains a user name or password, which is not supported; set TIDEBOX_API_KEY instead".into(),
         ));
     }
     if url.query().is_some() || url.fragment().is_some() {
@@ -487,8 +488,8 @@ mod test {
         let open = || Client::open("https://h", Options { ca_file: Some(&path), ..Options::default() });
         for (content, words) in [
             (None, "cannot be read"),
-            (Some(""), "holds no certificate"),
-            (Some("no pem"), "holds no certificate"),
+            (Some(""), "contains no certificate"),
+            (Some("no pem"), "contains no certificate"),
             (Some("-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n"), "PEM"),
         ] {
             if let Some(content) = content {

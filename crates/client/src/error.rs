@@ -19,7 +19,8 @@ pub enum Error {
     },
     /// No connection could be made.
     #[error(
-        "no connection to {url}: {reason}; is the server running? start it with `tidebox serve`, or name another with --url or TIDEBOX_URL"
+        "cannot connect to {url}: {reason}; is the server running? Start it with `tidebox serve`, or set --url or \
+         TIDEBOX_URL"
     )]
     Connect {
         /// Address of the server as it was given.
@@ -63,7 +64,7 @@ pub enum Error {
         reason: String,
     },
     /// The request is larger than the server accepts; nothing was sent.
-    #[error("the request has {bytes} bytes, more than the {bytes_max} that the API takes in one request")]
+    #[error("the request has {bytes} bytes; the API accepts at most {bytes_max} in one request")]
     TooLarge {
         /// Size of the request, in bytes.
         bytes: usize,
@@ -71,7 +72,7 @@ pub enum Error {
         bytes_max: usize,
     },
     /// The source of an upload could not be read.
-    #[error("what was to be sent could not be read: {0}")]
+    #[error("cannot read the data to send: {0}")]
     Io(#[source] std::io::Error),
 }
 

@@ -157,7 +157,7 @@ impl EventStream {
     pub async fn next(&mut self) -> Result<Option<Event>> {
         loop {
             let line = self.lines.next().map_err(|LineTooLong| {
-                self.client.protocol(format!("a line of an event of more than {LINE_BYTES_MAX} bytes"))
+                self.client.protocol(format!("an event line is longer than {LINE_BYTES_MAX} bytes"))
             })?;
             match line {
                 Some(line) => {
@@ -181,7 +181,7 @@ impl EventStream {
 
     /// Parses a line and returns the event that it completes, if any.
     fn line(&mut self, line: &[u8]) -> Result<Option<Event>> {
-        let wrong = |reason: String| self.client.protocol(format!("an event that cannot be read: {reason}"));
+        let wrong = |reason: String| self.client.protocol(format!("cannot parse an event: {reason}"));
         let line = std::str::from_utf8(line).map_err(|error| wrong(error.to_string()))?;
         let line = line.strip_suffix('\r').unwrap_or(line);
         if !line.is_empty() {

@@ -22,7 +22,7 @@ const RESUME_MAX: Duration = Duration::from_secs(45);
 const RESUME_PAUSE: Duration = Duration::from_millis(250);
 /// Media type of NDJSON.
 const LINES_TYPE: &str = "application/x-ndjson";
-const WHAT: &str = "the command ended; how it ended is not known";
+const WHAT: &str = "the command ended; its exit code is unknown";
 
 /// Commands.
 impl Client {
@@ -63,7 +63,8 @@ impl Client {
         let http = streaming(self.request(Method::POST, &sandbox_path(id, "/exec")?, Patience::Long));
         let response = self.send(self.with_json(http, &request)?).await?;
         let process = response.headers().get(PROCESS_HEADER).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let process = process.ok_or_else(|| self.protocol("a resumable stream without its process".to_owned()))?;
+        let process =
+            process.ok_or_else(|| self.protocol("the resumable stream does not name its process".to_owned()))?;
         let resume = Some(Resume { id: id.to_owned(), process });
         Ok(ExecStream { chunks: Chunks::of(self, response)?, state: State::Running, resume })
     }
@@ -155,7 +156,7 @@ impl ExecStream {
                 Ok(Some(Chunk::Stderr(bytes))) => return Ok(ExecEvent::Stderr(bytes)),
                 Ok(Some(Chunk::Exit(exit))) => return Ok(ExecEvent::Exit(exit)),
                 Ok(Some(Chunk::Gap(bytes))) => {
-                    let reason = format!("{bytes} bytes of output were lost with the line");
+                    let reason = format!("{bytes} bytes of output were lost");
                     return Err(Error::Cut { what: WHAT, reason });
                 }
                 Ok(None) => self.chunks.cut(),
@@ -247,9 +248,9 @@ impl Chunks {
     /// Returns the error for an end before the exit.
     pub(crate) fn cut(&self) -> Error {
         let reason = match &self.content {
-            Content::Frames(frames) if frames.is_partial() => "the stream ends within a frame",
-            Content::Lines(lines) if lines.is_partial() => "the stream ends within a line",
-            Content::Frames(_) | Content::Lines(_) => "the stream ends",
+            Content::Frames(frames) if frames.is_partial() => "the stream ended within a frame",
+            Content::Lines(lines) if lines.is_partial() => "the stream ended within a line",
+            Content::Frames(_) | Content::Lines(_) => "the stream ended",
         };
         Error::Cut { what: WHAT, reason: reason.into() }
     }
@@ -262,7 +263,7 @@ impl Chunks {
                 Content::Lines(lines) => lines
                     .next()
                     .map(|line| line.map(Found::Line))
-                    .map_err(|LineTooLong| format!("a line of output of more than {LINE_BYTES_MAX} bytes")),
+                    .map_err(|LineTooLong| format!("an output line is longer than {LINE_BYTES_MAX} bytes")),
             };
             let chunk = match found.map_err(|reason| self.client.protocol(reason))? {
                 Some(Found::Piece(piece)) => self.piece(piece)?,
@@ -320,8 +321,8 @@ impl Chunks {
             Ok(SocketOutput::Exit { exit_code, timed_out, oom_killed, pids_exhausted }) => {
                 Ok(Some(Chunk::Exit(Exit { code: exit_code, timed_out, oom_killed, pids_exhausted })))
             }
-            Ok(_) => Err(self.client.protocol("a message that no raw stream has".to_owned())),
-            Err(error) => Err(self.client.protocol(format!("a message that cannot be read: {error}"))),
+            Ok(_) => Err(self.client.protocol("unexpected message in a raw stream".to_owned())),
+            Err(error) => Err(self.client.protocol(format!("cannot parse a message: {error}"))),
         }
     }
 
@@ -331,18 +332,18 @@ impl Chunks {
             return Ok(None);
         }
         let client = &self.client;
-        let wrong = |reason: String| client.protocol(format!("a line of output that cannot be read: {reason}"));
+        let wrong = |reason: String| client.protocol(format!("cannot parse an output line: {reason}"));
         let chunk: ExecChunk = serde_json::from_slice(line).map_err(|error| wrong(error.to_string()))?;
         self.seq = chunk.seq.or(self.seq);
         match chunk.stream {
             ChunkStream::Exit => {
-                let code = chunk.data.parse().map_err(|_| wrong("its exit code is no number".into()))?;
+                let code = chunk.data.parse().map_err(|_| wrong("the exit code is not a number".into()))?;
                 let ExecChunk { timed_out, oom_killed, pids_exhausted, .. } = chunk;
                 let exit = Exit { code, timed_out, oom_killed, pids_exhausted };
                 return Ok(Some(Chunk::Exit(exit)));
             }
             ChunkStream::Gap => {
-                let bytes = chunk.data.parse().map_err(|_| wrong("the size of its gap is no number".into()))?;
+                let bytes = chunk.data.parse().map_err(|_| wrong("the size of the gap is not a number".into()))?;
                 return Ok(Some(Chunk::Gap(bytes)));
             }
             ChunkStream::Stdout | ChunkStream::Stderr => {}

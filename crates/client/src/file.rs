@@ -103,7 +103,7 @@ impl Client {
             }
             (StatusCode::PARTIAL_CONTENT, Some(_)) => {}
             (status, Some(_)) if status.is_success() => {
-                return Err(self.protocol(format!("status {status} to a request for a part of a file")));
+                return Err(self.protocol(format!("status {status} for a range request")));
             }
             (status, _) if !status.is_success() => return Err(self.refusal(response).await),
             _ => {}

@@ -93,8 +93,8 @@ impl Frames {
         match kind {
             SOCKET_STDOUT | SOCKET_STDERR => {}
             FRAME_MESSAGE if length <= MESSAGE_BYTES_MAX => {}
-            FRAME_MESSAGE => return Err(format!("a message of {length} bytes")),
-            _ => return Err(format!("a frame of the unknown kind {kind}")),
+            FRAME_MESSAGE => return Err(format!("a message has {length} bytes")),
+            _ => return Err(format!("unknown frame kind {kind}")),
         }
         let is_whole = kind == FRAME_MESSAGE || kind == SOCKET_STDERR && length <= WORDS_BYTES_MAX;
         self.current = Some(Current { kind, left: length, is_whole });

@@ -125,14 +125,14 @@ impl PullStream {
     async fn read(&mut self) -> Result<PullProgress> {
         loop {
             let line = self.lines.next().map_err(|LineTooLong| {
-                self.client.protocol(format!("a line of progress of more than {LINE_BYTES_MAX} bytes"))
+                self.client.protocol(format!("a progress line is longer than {LINE_BYTES_MAX} bytes"))
             })?;
             let Some(line) = line else {
                 self.fill().await?;
                 continue;
             };
             let step = serde_json::from_slice(&line)
-                .map_err(|error| self.client.protocol(format!("a line that is no progress: {error}")))?;
+                .map_err(|error| self.client.protocol(format!("cannot parse a progress line: {error}")))?;
             let PullProgress::Error { code, message } = step else { return Ok(step) };
             let headers = self.response.headers();
             let request_id = headers.get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
@@ -141,13 +141,13 @@ impl PullStream {
     }
 
     async fn fill(&mut self) -> Result<()> {
-        const WHAT: &str = "the image was there; the server may still be fetching it";
+        const WHAT: &str = "the image was ready; the server may still be pulling it";
         let after = self.client.silence_max();
         let chunk = timeout(after, self.response.chunk())
             .await
             .map_err(|_| Error::Timeout { after })?
             .map_err(|error| Error::Cut { what: WHAT, reason: innermost(&error) })?;
-        let Some(chunk) = chunk else { return Err(Error::Cut { what: WHAT, reason: "the stream ends".into() }) };
+        let Some(chunk) = chunk else { return Err(Error::Cut { what: WHAT, reason: "the stream ended".into() }) };
         self.lines.push(chunk);
         Ok(())
     }

@@ -29,7 +29,7 @@ pub(crate) fn file_segments(path: &str) -> Result<String> {
     let mut encoded = Vec::new();
     for part in path.split('/').filter(|part| !part.is_empty()) {
         if part == "." || part == ".." {
-            return refuse("has a `.` or `..` in it, which URLs cannot carry; name the file by its plain path");
+            return refuse("contains a `.` or `..` segment, which URLs cannot carry; resolve it first");
         }
         encoded.push(encode(part));
     }

@@ -98,7 +98,7 @@ impl Client {
         }
         let accept = response.headers().get(SEC_WEBSOCKET_ACCEPT);
         if accept.is_none_or(|accept| accept != derive_accept_key(key.as_bytes()).as_str()) {
-            return Err(self.protocol("a handshake of a WebSocket that is not the answer to this one".to_owned()));
+            return Err(self.protocol("the WebSocket handshake does not match the request".to_owned()));
         }
         let io = response.upgrade().await.map_err(|error| cut(innermost(&error)))?;
         let config = WebSocketConfig::default()
@@ -143,7 +143,7 @@ impl PortStream {
         let Some(open) = &mut self.open else { return Ok(None) };
         let piece = match open.next(&self.client, self.has_ended).await {
             Ok(Some(piece)) if piece.is_empty() && std::mem::replace(&mut self.has_ended, true) => {
-                Err(self.client.protocol("a connection to a port that ended twice".to_owned()))
+                Err(self.client.protocol("a port connection ended twice".to_owned()))
             }
             piece => piece,
         };
@@ -173,7 +173,7 @@ impl Open {
                 Some(Ok(Message::Close(Some(CloseFrame { code: CloseCode::Normal, .. })))) if has_ended => {
                     return Ok(None);
                 }
-                Some(Ok(Message::Close(_))) | None => return Err(cut("the server closed it".to_owned())),
+                Some(Ok(Message::Close(_))) | None => return Err(cut("the server closed the connection".to_owned())),
                 Some(Err(Fault::Capacity(error))) => return Err(client.protocol(error.to_string())),
                 Some(Err(error)) => return Err(cut(error.to_string())),
             }
@@ -189,7 +189,7 @@ fn told(client: &Client, text: &str) -> Result<Bytes> {
             let status = StatusCode::SWITCHING_PROTOCOLS.as_u16();
             Err(Error::Api { status, code, message, request_id: None })
         }
-        Err(error) => Err(client.protocol(format!("a message that cannot be read: {error}"))),
+        Err(error) => Err(client.protocol(format!("cannot parse a message: {error}"))),
     }
 }
 

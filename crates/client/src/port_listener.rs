@@ -75,13 +75,13 @@ impl PortListener {
                         let status = StatusCode::SWITCHING_PROTOCOLS.as_u16();
                         return Err(Error::Api { status, code, message, request_id: None });
                     }
-                    Err(error) => return Err(self.client.protocol(format!("a message that cannot be read: {error}"))),
+                    Err(error) => return Err(self.client.protocol(format!("cannot parse a message: {error}"))),
                 },
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Binary(_))) => {
-                    return Err(self.client.protocol("bytes among the announcements".to_owned()));
+                    return Err(self.client.protocol("unexpected binary message".to_owned()));
                 }
-                Some(Ok(Message::Close(_))) | None => return Err(cut("the server closed it".to_owned())),
+                Some(Ok(Message::Close(_))) | None => return Err(cut("the server closed the connection".to_owned())),
                 Some(Err(error)) => return Err(cut(error.to_string())),
             }
         }

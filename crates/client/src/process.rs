@@ -315,7 +315,7 @@ impl AttachedEvents {
                                 _ => ProcessEvent::Stderr(bytes),
                             });
                         }
-                        _ => return Err(self.client.protocol("a frame of an unknown kind".to_owned())),
+                        _ => return Err(self.client.protocol("unknown frame kind".to_owned())),
                     }
                 }
                 Some(Ok(Message::Text(text))) => match serde_json::from_str(&text) {
@@ -334,15 +334,15 @@ impl AttachedEvents {
                         return Err(Error::Api { status, code, message, request_id: None });
                     }
                     Ok(SocketOutput::Stdout { .. } | SocketOutput::Stderr { .. } | SocketOutput::Screen { .. }) => {
-                        return Err(self.client.protocol("text where bytes were asked for".to_owned()));
+                        return Err(self.client.protocol("a text message instead of a binary one".to_owned()));
                     }
-                    Err(error) => return Err(self.client.protocol(format!("a message that cannot be read: {error}"))),
+                    Err(error) => return Err(self.client.protocol(format!("cannot parse a message: {error}"))),
                 },
                 Some(Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Close(Some(CloseFrame { code: CloseCode::Away, .. })))) => {
-                    return Err(cut("the server stops".to_owned()));
+                    return Err(cut("the server is shutting down".to_owned()));
                 }
-                Some(Ok(Message::Close(_))) | None => return Err(cut("the server closed it".to_owned())),
+                Some(Ok(Message::Close(_))) | None => return Err(cut("the server closed the connection".to_owned())),
                 Some(Err(error)) => return Err(cut(error.to_string())),
             }
         }

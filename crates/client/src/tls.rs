@@ -47,9 +47,9 @@ fn certificates(path: &Path) -> std::result::Result<Vec<CertificateDer<'static>>
         return Err(format!("is larger than {CA_BYTES_MAX} bytes; name a file of PEM certificates"));
     }
     let given: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let given = given.map_err(|error| format!("does not hold PEM certificates: {error}"))?;
+    let given = given.map_err(|error| format!("does not contain PEM certificates: {error}"))?;
     if given.is_empty() {
-        return Err("holds no certificate; it must have a `-----BEGIN CERTIFICATE-----`".to_owned());
+        return Err("contains no certificate; it must have a `-----BEGIN CERTIFICATE-----` line".to_owned());
     }
     Ok(given)
 }

@@ -46,7 +46,7 @@ impl FileChangeStream {
     pub async fn next(&mut self) -> Result<Option<FileChange>> {
         loop {
             let line = self.lines.next().map_err(|LineTooLong| {
-                self.client.protocol(format!("a line of a change of more than {LINE_BYTES_MAX} bytes"))
+                self.client.protocol(format!("a change line is longer than {LINE_BYTES_MAX} bytes"))
             })?;
             if let Some(line) = line {
                 // The type is in the data too; comments only keep the connection alive.
@@ -54,7 +54,7 @@ impl FileChangeStream {
                 let change = serde_json::from_slice(data);
                 return change
                     .map(Some)
-                    .map_err(|error| self.client.protocol(format!("a change that cannot be read: {error}")));
+                    .map_err(|error| self.client.protocol(format!("cannot parse a change: {error}")));
             }
             let after = EventStream::SILENCE_MAX;
             let chunk = timeout(after, self.response.chunk())

@@ -123,7 +123,7 @@ async fn entrypoint(subject: Subject) {
     let inside = subject.start_as(&Spec { entrypoint: true, ..subject.full_image() }).await;
     eventually("the entry point has ended", async || {
         let console = inside.guest.console(100).await.unwrap();
-        console.iter().any(|line| line == "tidebox: the entry point ended with exit code 3")
+        console.iter().any(|line| line == "tidebox: the entry point exited with code 3")
     })
     .await;
     let console = inside.guest.console(100).await.unwrap();

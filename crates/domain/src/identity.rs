@@ -22,10 +22,10 @@ pub enum InvalidOwner {
     #[error("the owner id is longer than 128 characters")]
     TooLong,
     /// The id has whitespace, an invisible character, `/` or `\`.
-    #[error("the owner id may not contain whitespace, characters that cannot be seen, `/` or `\\`")]
+    #[error("the owner id may not contain whitespace, invisible characters, `/` or `\\`")]
     BadCharacter,
     /// The id is a path segment that the quota routes use in the place of an owner id.
-    #[error("no owner can be called `summary`, which names a route of the quotas; choose another owner id")]
+    #[error("the owner id cannot be `summary`, which is the name of a quota route; choose another one")]
     Reserved,
 }
 

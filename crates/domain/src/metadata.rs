@@ -25,13 +25,13 @@ pub enum InvalidMetadata {
     #[error("metadata may have at most 64 entries")]
     TooMany,
     /// More than 16 KiB in all keys and values together.
-    #[error("metadata may have at most 16384 bytes in all its keys and values together")]
+    #[error("metadata may have at most 16384 bytes in all keys and values together")]
     TooLarge,
     /// A key that is empty, over 128 bytes, or has invisible characters.
-    #[error("metadata keys are 1 to 128 bytes without characters that cannot be seen")]
+    #[error("metadata keys must be 1 to 128 bytes without invisible characters")]
     Key,
     /// A value that is over 4,096 bytes or has a NUL.
-    #[error("metadata values are at most 4096 bytes without NUL")]
+    #[error("metadata values must be at most 4096 bytes without NUL")]
     Value,
 }
 

@@ -32,10 +32,17 @@ pub struct PrepareCommand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPrepare {
     /// There are too many commands.
-    #[error("`prepare` has {0} commands, and may have {max}; put them into a script", max = PrepareCommand::COMMANDS_MAX)]
+    #[error(
+        "`prepare` has {0} commands, and may have at most {max}; put them into a script",
+        max = PrepareCommand::COMMANDS_MAX
+    )]
     Many(usize),
     /// Their texts are too long.
-    #[error("the commands of `prepare` have {0} bytes together, and may have {max}; put them into a file of the image", max = PrepareCommand::BYTES_MAX)]
+    #[error(
+        "the commands of `prepare` have {0} bytes in total, and may have at most {max}; put them into a file of \
+         the image",
+        max = PrepareCommand::BYTES_MAX
+    )]
     Long(usize),
 }
 

@@ -32,10 +32,10 @@ pub(crate) fn is_hidden(c: char) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
     /// An image's name that is empty, over 512 bytes, or has whitespace or invisible characters.
-    #[error("`image` must be 1 to 512 bytes without whitespace and characters that cannot be seen")]
+    #[error("`image` must be 1 to 512 bytes without whitespace or invisible characters")]
     Image,
     /// A provider's name that is empty, over 64 bytes, or has whitespace or invisible characters.
-    #[error("`provider` must be 1 to 64 bytes without whitespace and characters that cannot be seen")]
+    #[error("`provider` must be 1 to 64 bytes without whitespace or invisible characters")]
     Provider,
 }
 

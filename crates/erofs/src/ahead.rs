@@ -121,7 +121,7 @@ pub(crate) struct Awaited<'m>(Receiver<io::Result<Listed<'m>>>);
 impl<'m> Awaited<'m> {
     /// Waits until the directory is listed.
     pub(crate) fn listed(self) -> io::Result<Listed<'m>> {
-        self.0.recv().unwrap_or_else(|_| Err(io::Error::other("the reader of a tree ended")))
+        self.0.recv().unwrap_or_else(|_| Err(io::Error::other("the tree reader stopped")))
     }
 }
 

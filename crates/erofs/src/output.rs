@@ -41,7 +41,7 @@ pub(crate) fn write_behind<T>(file: &File, fill: impl FnOnce(&mut Output<'_>) ->
         let filled = fill(&mut output);
         drop(output);
         // Its error is the cause of the one that the sender saw.
-        writer.join().unwrap_or_else(|_| Err(io::Error::other("the writer of an image ended")))?;
+        writer.join().unwrap_or_else(|_| Err(io::Error::other("the image writer stopped")))?;
         filled
     })
 }
@@ -217,6 +217,6 @@ impl Output<'_> {
     }
 
     fn send(&self, piece: Piece) -> io::Result<()> {
-        self.pieces.send(piece).map_err(|_| io::Error::other("the writer of the image has failed"))
+        self.pieces.send(piece).map_err(|_| io::Error::other("the image writer failed"))
     }
 }

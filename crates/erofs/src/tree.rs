@@ -59,10 +59,12 @@ impl fmt::Display for Unfit {
         match self {
             Unfit::TooDeep => write!(f, "directories are nested deeper than {DEPTH_MAX} levels"),
             Unfit::TooManyNames => f.write_str(
-                "there are too many names: about a million in one directory and those above it, or four million files \
+                "there are too many names: about a million in one directory and its parents, or four million files \
                  with several names",
             ),
-            Unfit::TooManyAttributes => f.write_str("a file has an extended attribute of 64 KiB, or 256 KiB of them"),
+            Unfit::TooManyAttributes => {
+                f.write_str("a file has an extended attribute of 64 KiB, or extended attributes of 256 KiB in total")
+            }
         }
     }
 }
@@ -77,7 +79,7 @@ impl From<Unfit> for io::Error {
 
 /// Returns the error for a tree that is not what it was a moment ago.
 pub(crate) fn changed() -> io::Error {
-    io::Error::other("the tree was changed while it was read")
+    io::Error::other("the tree changed while it was being read")
 }
 
 /// Size of an image.

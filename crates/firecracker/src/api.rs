@@ -102,7 +102,7 @@ async fn content(body: Incoming) -> Result<Bytes> {
     match Limited::new(body, ANSWER_BYTES_MAX).collect().await {
         Ok(content) => Ok(content.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            Err(Error::Malformed(format!("it has more than {ANSWER_BYTES_MAX} bytes")))
+            Err(Error::Malformed(format!("more than {ANSWER_BYTES_MAX} bytes")))
         }
         Err(error) => Err(Error::Gone(error.to_string())),
     }

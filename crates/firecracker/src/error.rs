@@ -12,13 +12,13 @@ pub enum Error {
     #[error("Firecracker: {0}")]
     Refused(String),
     /// The process has closed the connection, or has ended.
-    #[error("Firecracker has ended, or has closed the connection: {0}")]
+    #[error("Firecracker exited or closed the connection: {0}")]
     Gone(String),
     /// The process, or a paused guest, has not answered within the limit.
     #[error("no answer within {} ms", .0.as_millis())]
     Silent(Duration),
     /// The answer is none that Firecracker gives.
-    #[error("this is no answer of Firecracker: {0}")]
+    #[error("unexpected response from Firecracker: {0}")]
     Malformed(String),
     /// Nothing listens on this port of the guest's vsock.
     #[error("nothing listens on port {0} of the guest's vsock")]

@@ -32,12 +32,12 @@ pub enum NoGuest {
     Ended(String),
     /// The guest has started, and died of its exception.
     #[error(
-        "guests start and die of their first exception, as Linux would: this machine, a virtual one, offers \
-         virtualization that is not whole"
+        "guests start but die at their first exception, as Linux would: this virtual machine offers incomplete nested \
+         virtualization"
     )]
     Broken,
     /// The machine has not ended in time.
-    #[error("a guest does not come to its end within {} s", .0.as_secs())]
+    #[error("a guest did not finish within {} s", .0.as_secs())]
     Silent(Duration),
 }
 
@@ -173,7 +173,7 @@ mod test {
             assert_eq!(failure(script, WAIT).await, expected, "{script}");
         }
         let silent = failure("exec sleep 60", Duration::from_millis(100)).await;
-        assert_eq!(silent, "a guest does not come to its end within 0 s");
+        assert_eq!(silent, "a guest did not finish within 0 s");
         let absent = probe(Path::new("/absent")).await.unwrap_err().to_string();
         assert_eq!(absent, "Firecracker cannot be started: No such file or directory (os error 2)");
     }

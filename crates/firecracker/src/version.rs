@@ -23,10 +23,10 @@ pub enum NoVersion {
     #[error("it does not start: {0}")]
     Start(#[from] io::Error),
     /// It has not said anything in time.
-    #[error("it does not say its version within {} s", .0.as_secs())]
+    #[error("it did not print its version within {} s", .0.as_secs())]
     Silent(Duration),
     /// It is another program.
-    #[error("it does not say a version of {0}, so it is another program")]
+    #[error("it did not print a version of {0}, so it is another program")]
     Other(String),
 }
 
@@ -79,10 +79,10 @@ mod test {
         let program = folder.path().join("program");
         for (words, expected) in [
             ("echo Firecracker v1.16.1; echo; echo other words", "1.16.1"),
-            ("echo Jailer v1.16.1", "it does not say a version of Firecracker, so it is another program"),
-            ("echo Firecracker vX", "it does not say a version of Firecracker, so it is another program"),
-            ("exec yes", "it does not say a version of Firecracker, so it is another program"),
-            (":", "it does not say a version of Firecracker, so it is another program"),
+            ("echo Jailer v1.16.1", "it did not print a version of Firecracker, so it is another program"),
+            ("echo Firecracker vX", "it did not print a version of Firecracker, so it is another program"),
+            ("exec yes", "it did not print a version of Firecracker, so it is another program"),
+            (":", "it did not print a version of Firecracker, so it is another program"),
         ] {
             fixtures::write_script(&program, words);
             let said = version(&program, "Firecracker").await.unwrap_or_else(|error| error.to_string());

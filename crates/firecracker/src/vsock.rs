@@ -36,7 +36,7 @@ async fn shake_hands(stream: &mut UnixStream, port: u32) -> Result<()> {
     loop {
         // One at a time: the bytes behind the line belong to the stream.
         let byte = stream.read_u8().await.map_err(|error| {
-            if line.is_empty() { ended(error) } else { Error::Malformed(format!("{line:?}, and its end")) }
+            if line.is_empty() { ended(error) } else { Error::Malformed(format!("{line:?}, then end of stream")) }
         })?;
         if byte == b'\n' {
             break;

@@ -102,7 +102,7 @@ impl Egress {
     /// # Errors
     /// Internal if the proxy cannot listen.
     pub(crate) fn receive(&self) -> Result<Rows> {
-        self.listen().map_err(|error| internal(format!("the proxy of the box cannot listen: {error}")))?;
+        self.listen().map_err(|error| internal(format!("the proxy of the sandbox cannot listen: {error}")))?;
         Ok(self.requests.receive())
     }
 

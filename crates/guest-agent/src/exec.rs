@@ -97,7 +97,7 @@ async fn first(input: &mut Input) -> Result<Exec> {
     let no_start = || invalid("a command begins with a start frame");
     let frame = tokio::time::timeout(START_WAIT, input.next()).await.map_err(|_| no_start())??;
     let frame = frame.filter(|frame| frame.kind == Kind::Start).ok_or_else(no_start)?;
-    serde_json::from_slice(&frame.payload).map_err(|error| invalid(format!("the start frame makes no sense: {error}")))
+    serde_json::from_slice(&frame.payload).map_err(|error| invalid(format!("the start frame is malformed: {error}")))
 }
 
 /// A command that has been started.

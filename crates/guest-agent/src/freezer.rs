@@ -46,7 +46,7 @@ pub(crate) async fn freeze(agent: &Rc<Agent>) -> Result<()> {
             let _ = thaw(&agent);
         }
     });
-    told.await.unwrap_or_else(|_| Err(internal("the agent has left the processes alone")))
+    told.await.unwrap_or_else(|_| Err(internal("the agent did not stop the processes")))
 }
 
 /// Has all processes of the box go on.
@@ -55,7 +55,7 @@ pub(crate) async fn freeze(agent: &Rc<Agent>) -> Result<()> {
 /// Not supported in a box that is no machine, internal if the kernel refuses.
 pub(crate) fn thaw(agent: &Agent) -> Result<()> {
     begin_stop(agent);
-    kernel(agent)?.group.freeze(false).map_err(|errno| internal(format!("cannot have the processes go on: {errno}")))
+    kernel(agent)?.group.freeze(false).map_err(|errno| internal(format!("cannot resume the processes: {errno}")))
 }
 
 /// Ends the wait of an earlier stop, and returns the number of a new one.
@@ -82,5 +82,5 @@ async fn stop_all(agent: &Agent) -> Result<()> {
 }
 
 fn kernel(agent: &Agent) -> Result<&Kernel> {
-    agent.kernel.as_ref().ok_or_else(|| not_supported("the box is no machine of its own"))
+    agent.kernel.as_ref().ok_or_else(|| not_supported("the box is not a virtual machine"))
 }

@@ -85,11 +85,11 @@ impl Listeners {
             ));
         }
         if is_agents(Ipv4Addr::LOCALHOST.into(), port) {
-            return Err(invalid(format!("port {port} is that of the box's own proxy; choose another")));
+            return Err(invalid(format!("port {port} is used by the sandbox's own proxy; choose another")));
         }
         if self.addresses.borrow().len() >= LISTENERS_MAX {
             return Err(exhausted(format!(
-                "{LISTENERS_MAX} ports of the box are listened on from outside, which is all there may be; close some"
+                "{LISTENERS_MAX} ports of the sandbox are listened on from outside, which is the maximum; close some"
             )));
         }
         let first = bind(Ipv4Addr::LOCALHOST.into(), port).map_err(|error| refused(port, &error))?;
@@ -141,7 +141,7 @@ impl Listeners {
 }
 
 fn gone() -> guest_protocol::Failure {
-    not_found("no such connection waits: it was taken or refused before, or the port is no longer listened on")
+    not_found("no such connection is waiting: it was already accepted or refused, or the port is no longer listened on")
 }
 
 fn refused(port: u16, error: &io::Error) -> guest_protocol::Failure {
@@ -150,9 +150,9 @@ fn refused(port: u16, error: &io::Error) -> guest_protocol::Failure {
             conflict(format!("port {port} is in use in the box; end the program that listens on it, or choose another"))
         }
         Some(Errno::ACCESS | Errno::PERM) => invalid(format!(
-            "port {port} is one of those below 1024, which take a privilege that this box does not have; choose another"
+            "port {port} is below 1024 and needs a privilege that this sandbox does not have; choose another"
         )),
-        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => exhausted("the box has no descriptor or memory left"),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => exhausted("the sandbox has no descriptors or memory left"),
         _ => internal(format!("port {port}: {error}")),
     }
 }

@@ -29,7 +29,8 @@ pub(crate) async fn connect(agent: &Rc<Agent>, request: Connect, input: Incoming
         return Err(invalid("port 0 does not exist; ports are numbered from 1"));
     }
     let permit = Arc::clone(&agent.connections).try_acquire_owned();
-    let permit = permit.map_err(|_| exhausted("the box has as many connections to its ports as it can; close some"))?;
+    let permit =
+        permit.map_err(|_| exhausted("the sandbox has the maximum number of connections to its ports; close some"))?;
     let stream = dial(agent, port).await?;
     Ok(Link::open(stream, Bytes::new(), input, Rc::new(permit)))
 }

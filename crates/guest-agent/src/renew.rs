@@ -17,7 +17,7 @@ use crate::prepare_rootfs::rename_host;
 /// # Errors
 /// Not supported in a box that is no machine, internal if the kernel refuses.
 pub(crate) fn renew(agent: &Agent, restored: &Restored) -> Result<()> {
-    let kernel = agent.kernel.as_ref().ok_or_else(|| not_supported("the box is no machine of its own"))?;
+    let kernel = agent.kernel.as_ref().ok_or_else(|| not_supported("the box is not a virtual machine"))?;
     let earlier = rustix::system::uname().nodename().to_string_lossy().into_owned();
     machine::renew(&kernel.random, restored).map_err(|refused| internal(refused.to_string()))?;
     if earlier != restored.hostname {

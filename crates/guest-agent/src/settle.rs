@@ -31,7 +31,7 @@ impl Agent {
         }
         // Before the first command, which could take the port.
         if let Err(error) = self.egress.begin() {
-            self.console.push(format!("tidebox: the proxy of the box cannot listen: {error}"));
+            self.console.push(format!("tidebox: the proxy of the sandbox cannot listen: {error}"));
         }
         if let Some(certificate) = &self.boot.trust
             && let Err(failure) = self.trust(certificate)

@@ -77,7 +77,8 @@ impl Trust {
                 break;
             }
         }
-        let folder = outcome.map_err(|error| internal(format!("the box cannot hold an authority: {error}")))?;
+        let folder = outcome
+            .map_err(|error| internal(format!("cannot store the certificate authority in the sandbox: {error}")))?;
         if let Some((path, _)) = system.filter(|_| is_own_root) {
             let mut added = self.added.borrow_mut();
             // Not where it is read-only: the variables are there.

@@ -58,7 +58,7 @@ pub(crate) fn resolve(asked: Option<&str>, boot: &Boot) -> Result<User> {
     };
     let found = lookup(user, &passwd, &read("/etc/group"));
     let (ids, home) = found.map_err(|failure| {
-        let message = format!("the image wants its commands to run as {user:?}, but {}", failure.message);
+        let message = format!("the image runs its commands as {user:?}, but {}", failure.message);
         if asked.is_none() { Failure { message, ..failure } } else { failure }
     })?;
     if !boot.single_user {
@@ -67,7 +67,7 @@ pub(crate) fn resolve(asked: Option<&str>, boot: &Boot) -> Result<User> {
     let own = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     if (ids.uid, ids.gid) != own {
         return Err(not_supported(if own.0 == 0 {
-            "this box has no user but root: it was made without privileges on its host"
+            "this sandbox has only the user root: it was made without privileges on its host"
         } else {
             "commands can run only as the user of this slot: the box is shared"
         }));

@@ -44,7 +44,7 @@ fn check(agent: &Agent, limit_kb: u64) {
         let _ = kill_process(target, Signal::KILL);
     }
     agent.console.push(format!(
-        "tidebox: the box takes {} MiB and may have {}: killed its largest process, {pid} of {} MiB",
+        "tidebox: the box uses {} MiB, more than its limit of {}: killed its largest process, {pid} with {} MiB",
         total / 1024,
         limit_kb / 1024,
         size_kb / 1024,

@@ -195,9 +195,9 @@ pub fn path_fault(path: &str) -> Option<String> {
     } else if path.len() > PATH_BYTES_MAX && file_text::unescaped(path).len() > PATH_BYTES_MAX {
         Some(format!("the path is longer than {PATH_BYTES_MAX} bytes"))
     } else if path.contains('\0') {
-        Some("the path holds a NUL".to_owned())
+        Some("the path contains a NUL".to_owned())
     } else if !path.starts_with('/') {
-        Some(format!("the path `{path}` must be absolute: it has to start with /"))
+        Some(format!("the path `{path}` must be absolute and start with /"))
     } else {
         None
     }

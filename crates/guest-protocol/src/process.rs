@@ -22,8 +22,8 @@ pub fn process_name_fault(name: &str) -> Option<String> {
         && name.bytes().any(|byte| byte.is_ascii_alphabetic());
     (!is_valid).then(|| {
         format!(
-            "the name of a process has 1 to {PROCESS_NAME_BYTES_MAX} letters, digits, `-`, `_` and `.`, of which at \
-             least one is a letter"
+            "a process name has 1 to {PROCESS_NAME_BYTES_MAX} letters, digits, `-`, `_` and `.`, with at least one \
+             letter"
         )
     })
 }

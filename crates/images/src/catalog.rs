@@ -79,7 +79,7 @@ impl Catalog {
         let known = match self.known_in(&mut state, digest) {
             Ok(known) => known,
             Err(error) => {
-                tracing::warn!(digest, error = %Chain(&error), "an image here cannot be used");
+                tracing::warn!(digest, error = %Chain(&error), "cannot use a stored image");
                 return None;
             }
         };
@@ -143,7 +143,7 @@ impl Catalog {
         let bytes = self.layout.read_blob(digest, DOCUMENT_BYTES_MAX).map_err(fails)?;
         let image = format!("`{digest}`");
         let Document::Manifest(manifest) = Document::parse(&bytes, &image)? else {
-            return Err(Error::Invalid(format!("{image} is an index and no image")));
+            return Err(Error::Invalid(format!("{image} is an index, not an image")));
         };
         let config = self.layout.read_blob(manifest.config().digest().as_ref(), DOCUMENT_BYTES_MAX).map_err(fails)?;
         let config = configuration(&config, &manifest, &image)?;
@@ -193,7 +193,7 @@ impl Catalog {
                 Ok(image) => images.push(image),
                 // An image that cannot be read does not hide the others.
                 Err(error) => {
-                    tracing::warn!(digest, error = %Chain(&error), "an image here cannot be read");
+                    tracing::warn!(digest, error = %Chain(&error), "cannot read a stored image");
                 }
             }
         }
@@ -238,7 +238,7 @@ impl Catalog {
                 Ok(rustix::fs::futimens(&file, &times)?)
             });
         if let Err(error) = touched {
-            tracing::debug!(digest, error = %Chain(&error), "cannot note the use of an image");
+            tracing::debug!(digest, error = %Chain(&error), "cannot record the use of an image");
         }
     }
 

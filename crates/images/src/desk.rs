@@ -210,13 +210,13 @@ impl<T: Clone> State<T> {
                 return Err(Error::Unavailable(match none {
                     NoPlace::Queue => format!("{all} {what}; try again later"),
                     NoPlace::Share => format!(
-                        "as many {what} for this caller as are left for others, of {all}; wait for these, or try again \
-                         later"
+                        "too many {what} for this caller, who may have as many as remain for others, of {all}; wait \
+                         for them, or try again later"
                     ),
                 }));
             };
             for (name, other) in self.running.extract_if(|_, other| other.number == number) {
-                tracing::info!(name, "a pull that nothing waits for gives way to another");
+                tracing::info!(name, "cancelling a pull without waiters to start another");
                 other.stop.cancel();
             }
         }

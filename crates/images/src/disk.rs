@@ -19,7 +19,7 @@ pub(super) fn failed(action: &'static str, error: io::Error) -> Error {
         return Error::failed(action, error);
     }
     Error::Full(
-        "the disk with the images of this server is full; remove images (`tidebox image prune`) or make room on it"
+        "the disk with this server's images is full; remove images (`tidebox image prune`) or free disk space"
             .to_owned(),
     )
 }
@@ -35,12 +35,12 @@ pub(super) fn room(dir: &Path, reserve: Reserve) -> Result<()> {
         _ => (room.bytes, reserve.bytes, "bytes"),
     };
     Err(Error::Full(format!(
-        "there is no room for the image: the disk is full, with {left} {of} left where images leave {stay} free; remove \
-         images (`tidebox image prune`) or make room"
+        "the disk is too full for the image: {left} {of} are free, and images must leave {stay} free; remove images \
+         (`tidebox image prune`) or free disk space"
     )))
 }
 
 /// Returns the free space of the disk of `dir`.
 pub(super) fn free(dir: &Path) -> Result<Room> {
-    Room::of(dir).map_err(|error| failed("see how much room there is for images", error))
+    Room::of(dir).map_err(|error| failed("check the free disk space for images", error))
 }

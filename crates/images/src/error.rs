@@ -76,5 +76,5 @@ pub(super) fn refuse(text: impl Into<String>) -> Error {
 
 /// Returns the error of work that was stopped.
 pub(super) fn stopped() -> Error {
-    Error::Unavailable("it was stopped before its end".to_owned())
+    Error::Unavailable("it was cancelled".to_owned())
 }

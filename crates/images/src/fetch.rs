@@ -51,7 +51,7 @@ impl Store {
             last = loop {
                 let fault = match work.unless_stopped(self.registries.manifest(source, version)).await? {
                     Ok(bytes) if digest.is_none_or(|digest| sha256(&bytes) == digest) => return Ok(bytes),
-                    Ok(_) => Fault::Broken(format!("`{}` sends another manifest than was asked for", source.registry)),
+                    Ok(_) => Fault::Broken(format!("`{}` sent a different manifest than requested", source.registry)),
                     Err(fault) => fault,
                 };
                 attempt += 1;
@@ -59,7 +59,7 @@ impl Store {
                     break fault;
                 }
             };
-            tracing::debug!(%name, registry = source.registry, fault = ?last, "no manifest from here");
+            tracing::debug!(%name, registry = source.registry, fault = ?last, "registry did not provide the manifest");
             if let Fault::Ours(error) = &last {
                 return Err(error.again());
             }
@@ -107,7 +107,7 @@ impl Store {
                                 // count.
                                 continue;
                             }
-                            Fault::Broken(format!("`{}` sends another layer than was asked for", source.registry))
+                            Fault::Broken(format!("`{}` sent a different layer than requested", source.registry))
                         }
                         Err(error) => return Err(disk::failed("write a layer", error)),
                     },
@@ -125,7 +125,7 @@ impl Store {
                     break fault;
                 }
             };
-            tracing::debug!(digest, registry = source.registry, fault = ?last, "no blob from here");
+            tracing::debug!(digest, registry = source.registry, fault = ?last, "registry did not provide the blob");
             if let Fault::Ours(error) = &last {
                 if matches!(**error, Error::Full(_)) {
                     let _ = ingest.discard();
@@ -134,7 +134,7 @@ impl Store {
             }
         }
         // The manifest is there, so the name is right.
-        let missing = format!("the registry of {image} lacks a layer of it (`{digest}`); push the image again");
+        let missing = format!("the registry of {image} lacks its layer `{digest}`; push the image again");
         Err(told(last, &format!("the layer `{digest}` of {image}"), missing))
     }
 
@@ -145,7 +145,8 @@ impl Store {
                 return Ok(None);
             }
             let (writing, digest) = (Arc::clone(work), digest.to_owned());
-            let ingest = self.blocking("go on with a layer", move |_| Ok(writing.ingest(&digest, size))).await?;
+            let ingest =
+                self.blocking("resume the download of a layer", move |_| Ok(writing.ingest(&digest, size))).await?;
             match ingest {
                 Ok(ingest) => return Ok(Some(ingest)),
                 // An import is writing it.
@@ -153,7 +154,7 @@ impl Store {
                     work.unless_stopped(tokio::time::sleep(PAUSE)).await?;
                 }
                 Err(_) if work.stop().is_cancelled() => return Err(stopped()),
-                Err(error) => return Err(disk::failed("begin a layer", error)),
+                Err(error) => return Err(disk::failed("start the download of a layer", error)),
             }
         }
     }
@@ -216,7 +217,7 @@ impl Store {
                 Ok(Some(_)) => {}
                 Ok(None) if ingest.offset() == size => return (ingest, Ok(())),
                 Ok(None) => {
-                    let text = format!("`{}` sends less of a layer than was announced", source.registry);
+                    let text = format!("`{}` sent less of a layer than announced", source.registry);
                     return (ingest, Err(Fault::Broken(text)));
                 }
                 Err(fault) => return (ingest, Err(fault)),
@@ -235,7 +236,7 @@ impl Store {
             let end = chunks.iter().try_for_each(|chunk| ingest.write(chunk));
             let end = end.map_err(|error| {
                 if error.kind() == io::ErrorKind::InvalidData {
-                    Fault::Broken("the registry sends more of a layer than was announced".to_owned())
+                    Fault::Broken("the registry sent more of a layer than announced".to_owned())
                 } else {
                     ours(error)
                 }
@@ -297,7 +298,7 @@ async fn pause(attempt: u32, fault: &Fault) -> bool {
 fn told(fault: Fault, what: &str, missing: String) -> Error {
     match fault {
         Fault::Missing => Error::Invalid(missing),
-        Fault::Refused(why) => Error::Invalid(format!("{what} may not be pulled, or is not there: {why}")),
+        Fault::Refused(why) => Error::Invalid(format!("{what} may not be pulled or does not exist: {why}")),
         Fault::Passing(why, _) => Error::Unavailable(format!("{what} cannot be pulled now: {why}; try again later")),
         Fault::Broken(why) => Error::Invalid(format!("{what} cannot be pulled: {why}")),
         Fault::Ours(error) => error.again(),

@@ -80,8 +80,8 @@ impl Store {
     /// Removes blobs that no image needs, limited to `only` if given.
     pub(super) async fn tidy(self: &Arc<Self>, only: Option<HashSet<String>>) {
         let _removals = self.removals.lock().await;
-        if let Err(error) = self.blocking("tidy images", move |store| store.sweep(only.as_ref())).await {
-            tracing::warn!(error = %Chain(&error), "what a failed pull left is not removed yet");
+        if let Err(error) = self.blocking("clean up images", move |store| store.sweep(only.as_ref())).await {
+            tracing::warn!(error = %Chain(&error), "cannot remove the leftovers of a failed pull yet");
         }
     }
 
@@ -92,7 +92,7 @@ impl Store {
         }
         let _removals = self.removals.lock().await;
         if let Err(error) = self.blocking("evict images", |store| store.evict_now()).await {
-            tracing::warn!(error = %Chain(&error), "the store of images takes more than it may");
+            tracing::warn!(error = %Chain(&error), "the image store is larger than its limit");
         }
     }
 
@@ -108,7 +108,7 @@ impl Store {
                 return Ok(());
             }
             if self.try_drop(&image.digest)? {
-                tracing::info!(digest = image.digest, names = ?image.names, "an unused image was removed");
+                tracing::info!(digest = image.digest, names = ?image.names, "removed an unused image");
                 self.sweep(None)?;
             }
         }
@@ -136,14 +136,14 @@ impl Store {
     /// more of the disk is free than the reserve.
     pub(super) async fn make_room(self: &Arc<Self>) -> Result<Pruned> {
         let _removals = self.removals.lock().await;
-        self.blocking("make room on the disk of the images", |store| {
+        self.blocking("free space on the disk of the images", |store| {
             let mut pruned = Pruned { freed_bytes: store.sweep(None)?, ..Pruned::default() };
             for image in store.by_use()? {
                 if store.room().is_ok() {
                     break;
                 }
                 if store.try_drop(&image.digest)? {
-                    tracing::warn!(digest = image.digest, names = ?image.names, "an image was removed to free the disk");
+                    tracing::warn!(digest = image.digest, names = ?image.names, "removed an image to free disk space");
                     pruned.freed_bytes = pruned.freed_bytes.saturating_add(store.sweep(None)?);
                     pruned.images.push(image.digest);
                 }
@@ -189,7 +189,7 @@ impl Store {
         // A pull marks the manifest and then checks for a removal. Here the order is reversed, so
         // that one of them sees the other.
         let done = if self.layout.is_fresh(digest) {
-            Err(Error::Conflict(format!("`{digest}` is being pulled or imported; try again when that is over")))
+            Err(Error::Conflict(format!("`{digest}` is being pulled or imported; try again when that is done")))
         } else {
             let forgotten = match self.layout.forget(digest) {
                 // The disk is too full even for a new index, so the tree goes first. A crash
@@ -211,7 +211,7 @@ impl Store {
     /// Removes blobs, limited to `only` if given, and shared files that no image needs; returns
     /// the bytes freed. The caller holds the lock `removals`.
     fn sweep(&self, only: Option<&HashSet<String>>) -> Result<u64> {
-        let fails = |error| disk::failed("remove what no image needs", error);
+        let fails = |error| disk::failed("remove files that no image needs", error);
         // What a pull has from now on stays until the sweep is over.
         let _sweeping = self.layout.sweeping();
         self.remove_strays().map_err(fails)?;

@@ -62,10 +62,7 @@ impl Images {
                         store.catalog.touch(&digest);
                         Ok(held)
                     }
-                    None => Err(Error::Invalid(format!(
-                        "{}; pull it by its name, with `@{digest}` behind it",
-                        not_here(&digest)
-                    ))),
+                    None => Err(Error::Invalid(format!("{}; pull it by name, as `NAME@{digest}`", not_here(&digest)))),
                 };
             }
         };
@@ -152,7 +149,7 @@ impl Images {
     /// As [`Images::import_for`].
     pub async fn import_root(&self, name: &str, run: Run, archive: Archive) -> Result<Image> {
         let images = self.inner.import(Expected::Root(Name::parse(name)?, run), archive, None).await?;
-        images.into_iter().next().ok_or_else(|| Error::failed("import an image", "nothing came of it"))
+        images.into_iter().next().ok_or_else(|| Error::failed("import an image", "the import returned no image"))
     }
 
     /// Returns the names of images in the store that begin with `start`. Reads nothing from disk.

@@ -146,7 +146,7 @@ impl Store {
             let mut latest = None;
             for name in &names {
                 let (image, held) = self.keep(work, name, &bytes, &manifest, &config, &state).await?;
-                tracing::info!(%name, digest = image.digest, "an image was imported");
+                tracing::info!(%name, digest = image.digest, "image imported");
                 latest = Some(image);
                 all_held.push(held);
             }
@@ -192,8 +192,7 @@ impl Store {
             return Ok(());
         }
         Err(Error::TooLarge(format!(
-            "the archive is larger than {most} bytes, the most that an image may have here; raise `images.max_image_mb` \
-             to take it"
+            "the archive is larger than {most} bytes, the limit for an image; raise `images.max_image_mb` to accept it"
         )))
     }
 }
@@ -218,7 +217,7 @@ impl Reader<'_> {
         let contents = Contents::read(input, compression, bytes_max, self.work.stop())
             .map_err(|error| about("the archive", error))?;
         if contents.members == 0 {
-            return Err(Error::Invalid("the archive holds nothing".to_owned()));
+            return Err(Error::Invalid("the archive is empty".to_owned()));
         }
         let name = match expected {
             Expected::Any(name) => name,
@@ -280,7 +279,8 @@ impl Reader<'_> {
     ) -> Result<Ready> {
         let Some(name) = name else {
             return Err(Error::Invalid(
-                "the archive holds a root directory and no name; give the image one such as `my-image:1`".to_owned(),
+                "the archive contains a root directory but no name; give the image a name such as `my-image:1`"
+                    .to_owned(),
             ));
         };
         self.root_image(file, compression, contents, name, &Run::default())
@@ -331,7 +331,7 @@ impl Reader<'_> {
             }
             if diff_ids.len() != saved.layers.len() {
                 return Err(Error::Invalid(format!(
-                    "{image} cannot be used: its configuration speaks of {} layers, and the archive of {}",
+                    "{image} cannot be used: its configuration lists {} layers, but the archive lists {}",
                     diff_ids.len(),
                     saved.layers.len()
                 )));
@@ -355,7 +355,7 @@ impl Reader<'_> {
                 taken.insert((offset, size), layer.clone());
                 if compression == Compression::None && layer.digest().as_ref() != diff_id {
                     return Err(Error::Invalid(format!(
-                        "{image} cannot be used: {} is the layer {}, and its configuration says {}",
+                        "{image} cannot be used: {} is the layer {}, but its configuration says {}",
                         shown(path),
                         layer.digest(),
                         shown(diff_id)
@@ -372,7 +372,7 @@ impl Reader<'_> {
     fn layout_archive(self, opened: &mut Opened, name: Option<Name>) -> Result<Vec<Ready>> {
         let index = opened.document("index.json")?;
         let index: ImageIndex = serde_json::from_slice(&index)
-            .map_err(|_| Error::Invalid("the index.json of the archive is no index of images".to_owned()))?;
+            .map_err(|_| Error::Invalid("the index.json of the archive is not an image index".to_owned()))?;
         let names = names_of(name, index.manifests(), |manifest| {
             let note = |key: &str| manifest.annotations().as_ref().and_then(|notes| notes.get(key)).cloned();
             // A bare tag does not name the repository.
@@ -389,7 +389,7 @@ impl Reader<'_> {
                 let Some(chosen) = host.choose(platforms.manifests()) else {
                     let there = offered(platforms.manifests());
                     return Err(Error::Invalid(format!(
-                        "{image} is not made for {host}, what this server is; there is {there}"
+                        "{image} is not available for {host}, the platform of this server; available: {there}"
                     )));
                 };
                 bytes = opened.blob_document(chosen)?;
@@ -397,7 +397,7 @@ impl Reader<'_> {
             }
             let Document::Manifest(manifest) = document else {
                 return Err(Error::Invalid(format!(
-                    "{image} cannot be used: more than {INDEXES_MAX} indexes lead to it"
+                    "{image} cannot be used: it is nested in more than {INDEXES_MAX} indexes"
                 )));
             };
             for blob in [manifest.config()].into_iter().chain(manifest.layers()) {
@@ -431,10 +431,10 @@ impl Reader<'_> {
         let (offset, size) = opened.blob_place(blob)?;
         let fails = |error: io::Error| {
             if error.kind() == io::ErrorKind::InvalidData {
-                return Error::Invalid(format!("the archive's blob {} is not what its name says", shown(&digest)));
+                return Error::Invalid(format!("the archive's blob {} does not match its name", shown(&digest)));
             }
             if error.kind() == io::ErrorKind::WouldBlock {
-                return Error::Unavailable(format!("another task is writing {} just now; try again", shown(&digest)));
+                return Error::Unavailable(format!("another task is writing {}; try again", shown(&digest)));
             }
             disk::failed("write a layer", error)
         };
@@ -486,7 +486,7 @@ impl Reader<'_> {
         });
         let bytes = serde_json::to_vec(&manifest).map_err(|error| Error::failed("describe an image", error))?;
         let Document::Manifest(manifest) = Document::parse(&bytes, "the image")? else {
-            return Err(Error::failed("describe an image", "it became an index"));
+            return Err(Error::failed("describe an image", "it was read back as an index"));
         };
         self.ready(bytes, manifest, names)
     }
@@ -504,7 +504,7 @@ impl Reader<'_> {
         if !host.runs(&platform) {
             let platform = shown(&platform.to_string());
             return Err(Error::Invalid(format!(
-                "{image} is made for {platform}, and this server is {host}; export it for that"
+                "{image} is built for {platform}, but this server is {host}; export it for {host}"
             )));
         }
         Run::of(&config, &image)?;
@@ -523,7 +523,7 @@ impl Opened {
     }
 
     fn place(&self, path: &str) -> Result<(u64, u64)> {
-        self.contents.find(path).ok_or_else(|| Error::Invalid(format!("{} is missing in the archive", shown(path))))
+        self.contents.find(path).ok_or_else(|| Error::Invalid(format!("{} is missing from the archive", shown(path))))
     }
 
     /// Reads a whole member, of at most [`DOCUMENT_BYTES_MAX`] bytes.
@@ -543,13 +543,13 @@ impl Opened {
     fn blob_place(&self, blob: &Descriptor) -> Result<(u64, u64)> {
         let digest = blob.digest().to_string();
         if !is_digest(&digest) {
-            return Err(Error::Invalid(format!("the archive's digest {} is no sha256", shown(&digest))));
+            return Err(Error::Invalid(format!("the archive's digest {} is not sha256", shown(&digest))));
         }
         let (offset, size) = self.place(&format!("blobs/sha256/{}", digest.trim_start_matches("sha256:")))?;
         if size != blob.size() {
             let said = blob.size();
             return Err(Error::Invalid(format!(
-                "the archive's blob {} has {size} bytes, and should have {said}",
+                "the archive's blob {} has {size} bytes, but should have {said}",
                 shown(&digest)
             )));
         }
@@ -562,7 +562,7 @@ impl Opened {
         let digest = blob.digest().to_string();
         let bytes = self.document(&format!("blobs/sha256/{}", digest.trim_start_matches("sha256:")))?;
         if sha256(&bytes) != digest {
-            return Err(Error::Invalid(format!("the archive's blob {} is not what its name says", shown(&digest))));
+            return Err(Error::Invalid(format!("the archive's blob {} does not match its name", shown(&digest))));
         }
         Ok(bytes)
     }
@@ -577,7 +577,7 @@ fn head(file: &mut File) -> io::Result<Vec<u8>> {
 }
 
 fn stopping() -> Error {
-    Error::Unavailable("this server is stopping; import it again after its next start".to_owned())
+    Error::Unavailable("this server is shutting down; import the image again after it restarts".to_owned())
 }
 
 fn about(what: &str, error: Error) -> Error {

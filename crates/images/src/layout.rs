@@ -300,7 +300,7 @@ fn read_index(path: &Path) -> io::Result<Vec<Descriptor>> {
             tracing::warn!(
                 path = %path.display(),
                 error = %Chain(&error),
-                "the index of images cannot be read and is put aside as index.json.broken; pull or import the images again"
+                "cannot read the image index; moving it to index.json.broken; pull or import the images again"
             );
             fs::rename(path, path.with_extension("json.broken"))?;
             Ok(Vec::new())

@@ -165,7 +165,7 @@ fn is_there(secret: &&SecretString) -> bool {
 
 async fn read(path: &Path) -> Result<Option<DockerConfig>> {
     let unreadable =
-        |why: &str| Error::Invalid(format!("the logins in {} cannot be read: {why}; mend the file", path.display()));
+        |why: &str| Error::Invalid(format!("the logins in {} cannot be read: {why}; fix the file", path.display()));
     let file = match tokio::fs::File::open(path).await {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -173,7 +173,7 @@ async fn read(path: &Path) -> Result<Option<DockerConfig>> {
     };
     let bytes = bounded(file, CONFIG_BYTES_MAX).await.map_err(|error| unreadable(&error.to_string()))?;
     // The parser's error might quote a secret.
-    serde_json::from_slice(&bytes).map(Some).map_err(|_| unreadable("it is no JSON as Docker writes it"))
+    serde_json::from_slice(&bytes).map(Some).map_err(|_| unreadable("it is not a Docker configuration in JSON"))
 }
 
 async fn bounded(from: impl AsyncRead + Unpin, bytes_max: u64) -> std::io::Result<Vec<u8>> {
@@ -205,12 +205,10 @@ fn means(key: &str, registry: &str) -> bool {
 async fn ask(name: &str, registry: &str) -> Result<Option<Login>> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     if name.is_empty() || !name.bytes().all(plain) {
-        return Err(Error::Invalid(
-            "a credential program in Docker's config.json has a name that is no name of a program".to_owned(),
-        ));
+        return Err(Error::Invalid("a credential helper in Docker's config.json has an invalid name".to_owned()));
     }
     let program = format!("docker-credential-{name}");
-    let fails = |why: String| Error::Invalid(format!("`{program}` gives no login for `{registry}`: {why}"));
+    let fails = |why: String| Error::Invalid(format!("`{program}` returned no login for `{registry}`: {why}"));
     let mut child = tokio::process::Command::new(&program)
         .arg("get")
         .stdin(Stdio::piped())
@@ -218,7 +216,7 @@ async fn ask(name: &str, registry: &str) -> Result<Option<Login>> {
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()
-        .map_err(|error| fails(format!("it cannot be started ({error}); install it, or take it out of config.json")))?;
+        .map_err(|error| fails(format!("it cannot be started ({error}); install it, or remove it from config.json")))?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let server = if is_docker_hub(registry) { DOCKER_HUB_KEY } else { registry };
     let talk = async {
@@ -243,7 +241,7 @@ async fn ask(name: &str, registry: &str) -> Result<Option<Login>> {
         return Err(fails("it failed; run it by hand to see why".to_owned()));
     }
     let answer: Answer =
-        serde_json::from_slice(&said).map_err(|_| fails("its answer is not what such programs say".to_owned()))?;
+        serde_json::from_slice(&said).map_err(|_| fails("its output is not that of a credential helper".to_owned()))?;
     Ok(Some(login(answer.username, answer.secret)))
 }
 

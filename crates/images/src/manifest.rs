@@ -61,7 +61,7 @@ impl Document {
     /// both is refused.
     pub(super) fn parse(bytes: &[u8], image: &str) -> Result<Document> {
         let broken = |why: &str| Error::Invalid(format!("the manifest of {image} cannot be used: {why}"));
-        let kind: Kind = serde_json::from_slice(bytes).map_err(|_| broken("it is no JSON object"))?;
+        let kind: Kind = serde_json::from_slice(bytes).map_err(|_| broken("it is not a JSON object"))?;
         if kind.schema_version == Some(1) {
             return Err(broken("it is of the old schema 1; push the image again with a newer Docker"));
         }
@@ -82,7 +82,7 @@ impl Document {
         };
         if !fits {
             let says = says.map(|says| shown(says.as_ref())).unwrap_or_default();
-            return Err(broken(&format!("its media type {says} does not fit what is in it")));
+            return Err(broken(&format!("its media type {says} does not fit its content")));
         }
         let wrong = |_| broken("a field is missing or of the wrong kind");
         if index {
@@ -105,13 +105,13 @@ fn check(manifest: &ImageManifest, image: &str) -> Result<()> {
     let config = manifest.config();
     let media_type = config.media_type().as_ref();
     if !CONFIGS.contains(&media_type) {
-        return refuse(format!("it is no image of a file system but {}", shown(media_type)));
+        return refuse(format!("it is not a file system image but {}", shown(media_type)));
     }
     if manifest.layers().len() > LAYERS_MAX {
         return refuse(format!("it has {} layers, more than {LAYERS_MAX}", manifest.layers().len()));
     }
     if !is_digest(config.digest().as_ref()) {
-        return refuse("the digest of its configuration is no sha256".to_owned());
+        return refuse("the digest of its configuration is not sha256".to_owned());
     }
     if config.size() > DOCUMENT_BYTES_MAX {
         return refuse(format!("its configuration has {} bytes, more than {DOCUMENT_BYTES_MAX}", config.size()));
@@ -119,7 +119,7 @@ fn check(manifest: &ImageManifest, image: &str) -> Result<()> {
     for layer in manifest.layers() {
         compression(layer).map_err(|why| Error::Invalid(format!("{image} cannot be used: {why}")))?;
         if !is_digest(layer.digest().as_ref()) {
-            return refuse("the digest of a layer is no sha256".to_owned());
+            return refuse("the digest of a layer is not sha256".to_owned());
         }
     }
     Ok(())
@@ -142,12 +142,12 @@ pub(super) fn compression(layer: &Descriptor) -> Result<Compression, String> {
         | "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd"
         | "application/vnd.docker.image.rootfs.foreign.diff.tar"
         | "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip" => Err(FOREIGN.to_owned()),
-        other => Err(format!("a layer is of the type {}, which is none of a file system", shown(other))),
+        other => Err(format!("a layer has the type {}, which is not a file system layer", shown(other))),
     }
 }
 
-const FOREIGN: &str = "a layer may not be distributed, and its registry does not have it; \
-    push the image with such layers included, or take another one";
+const FOREIGN: &str = "a layer may not be distributed, and its registry does not have it; push the image with such \
+    layers included, or use another image";
 
 /// Parses the configuration that belongs to a manifest.
 pub(super) fn configuration(bytes: &[u8], manifest: &ImageManifest, image: &str) -> Result<ImageConfiguration> {
@@ -157,13 +157,13 @@ pub(super) fn configuration(bytes: &[u8], manifest: &ImageManifest, image: &str)
     let diff_ids = config.rootfs().diff_ids();
     if diff_ids.len() != manifest.layers().len() {
         return Err(broken(&format!(
-            "it speaks of {} layers, and the manifest of {}",
+            "it lists {} layers, but the manifest lists {}",
             diff_ids.len(),
             manifest.layers().len()
         )));
     }
     if !diff_ids.iter().all(|diff_id| is_digest(diff_id)) {
-        return Err(broken("the digest of a layer is no sha256"));
+        return Err(broken("the digest of a layer is not sha256"));
     }
     Ok(config)
 }
@@ -194,15 +194,14 @@ impl Run {
             env.chain(&entrypoint).chain(&workdir).chain(&user)
         };
         if words().any(|word| word.contains('\0')) {
-            return Err(Error::Invalid(format!("{image} cannot be used: its configuration has a NUL in it")));
+            return Err(Error::Invalid(format!("{image} cannot be used: its configuration contains a NUL")));
         }
         let run = Run { defaults: Defaults { env, workdir, user }, entrypoint };
         let said = serde_json::to_vec(&(&run.defaults, &run.entrypoint))
-            .map_err(|error| Error::failed("read what an image says of running it", error))?;
+            .map_err(|error| Error::failed("read the run settings of an image", error))?;
         if said.len() > RUN_BYTES_MAX {
             return Err(Error::Invalid(format!(
-                "{image} cannot be used: its environment and entry point take {} bytes, and a box takes \
-                 {RUN_BYTES_MAX} at most",
+                "{image} cannot be used: its environment and entry point have {} bytes, more than {RUN_BYTES_MAX}",
                 said.len()
             )));
         }
@@ -268,13 +267,13 @@ mod test {
         ] {
             assert!(refused(&manifest(layer(foreign))).contains("may not be distributed"));
         }
-        assert!(refused(&manifest(layer("application/vnd.wasm"))).contains("none of a file system"));
+        assert!(refused(&manifest(layer("application/vnd.wasm"))).contains("not a file system layer"));
         assert!(
-            refused(&manifest(layer("application/vnd.oci.image.config.v1+json"))).contains("none of a file system")
+            refused(&manifest(layer("application/vnd.oci.image.config.v1+json"))).contains("not a file system layer")
         );
         let mut chart = manifest(json!([]));
         chart["config"]["mediaType"] = json!("application/vnd.cncf.helm.config.v1+json");
-        assert!(refused(&chart).contains("no image of a file system"));
+        assert!(refused(&chart).contains("not a file system image"));
     }
 
     #[test]
@@ -300,7 +299,7 @@ mod test {
         let sha512 = format!("sha512:{}", "a".repeat(128));
         let mut long = manifest(layer("application/vnd.oci.image.layer.v1.tar"));
         long["layers"][0]["digest"] = json!(sha512);
-        assert!(refused(&long).contains("no sha256"));
+        assert!(refused(&long).contains("not sha256"));
         let mut large = manifest(json!([]));
         large["config"]["size"] = json!(u64::MAX);
         assert!(refused(&large).contains("configuration has"));

@@ -42,7 +42,7 @@ impl Name {
     /// # Errors
     /// [`Error::Invalid`], which names the rule that it breaks.
     pub fn parse(text: &str) -> Result<Name> {
-        let invalid = |why: &str| Err(Error::Invalid(format!("{} is no name of an image: {why}", shown(text))));
+        let invalid = |why: &str| Err(Error::Invalid(format!("{} is not a valid image name: {why}", shown(text))));
         if text.is_empty() {
             return Err(Error::Invalid("the image has no name; give one such as `python:3.12`".to_owned()));
         }
@@ -50,16 +50,16 @@ impl Name {
             return invalid(&format!("it is longer than {NAME_BYTES_MAX} bytes"));
         }
         if text == "host" {
-            return invalid("`host` is this machine's own system, which is neither pulled nor imported");
+            return invalid("`host` is this machine's own system, which cannot be pulled or imported");
         }
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return invalid("only letters, digits and `. _ - / : @` may be in it");
+            return invalid("it may contain only letters, digits and `. _ - / : @`");
         }
         if text.starts_with("sha256:") {
             return invalid("a digest is `sha256:` and 64 hexadecimal digits in lower case");
         }
         if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return invalid("to mean a digest, put `sha256:` before it");
+            return invalid("for a digest, put `sha256:` before it");
         }
         if let Some((_, after)) = text.split_once("://") {
             return invalid(&format!("leave out the scheme and write {}", shown(after)));
@@ -72,7 +72,9 @@ impl Name {
                 return invalid("the digest is `sha256:` and 64 hexadecimal digits");
             }
             Err(_) if text.bytes().any(|byte| byte.is_ascii_uppercase()) => {
-                return invalid("a repository is in lower case; write it as `[host[:port]/]repository[:tag][@digest]`");
+                return invalid(
+                    "a repository must be in lower case; write it as `[host[:port]/]repository[:tag][@digest]`",
+                );
             }
             Err(_) => return invalid("write it as `[host[:port]/]repository[:tag][@digest]`"),
         };
@@ -82,7 +84,7 @@ impl Name {
         if let Some((_, port)) = reference.registry().rsplit_once(':')
             && port.parse::<u16>().map_or(true, |port| port == 0)
         {
-            return invalid("the port is between 1 and 65535");
+            return invalid("the port must be between 1 and 65535");
         }
         Ok(Name { reference })
     }
@@ -102,7 +104,7 @@ impl Name {
             return Ok(());
         }
         Err(Error::Invalid(format!(
-            "images of `{}` may not be pulled here, only of {}",
+            "images from `{}` may not be pulled here, only from {}",
             self.registry(),
             allowed.iter().map(|registry| format!("`{registry}`")).collect::<Vec<_>>().join(", ")
         )))

@@ -109,7 +109,7 @@ pub(super) fn offered(manifests: &[Descriptor]) -> String {
     names.sort_unstable();
     names.dedup();
     names.truncate(OFFERED_MAX);
-    if names.is_empty() { "none that it names".to_owned() } else { names.join(", ") }
+    if names.is_empty() { "none named".to_owned() } else { names.join(", ") }
 }
 
 fn named(manifest: &Descriptor) -> Option<Platform> {

@@ -137,7 +137,7 @@ impl<'a, R: Read> Paced<'a, R> {
 impl<R: Read> Read for Paced<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.stop.is_cancelled() {
-            return Err(io::Error::other("nothing waits for it any more"));
+            return Err(io::Error::other("nothing waits for it anymore"));
         }
         let got = self.input.read(buffer)?;
         self.pace.count(got);
@@ -153,7 +153,7 @@ pub(super) async fn work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 's
         be_nice();
         let _ = send.send(work());
     })?;
-    receive.await.map_err(|_| io::Error::other("the thread that did it died"))
+    receive.await.map_err(|_| io::Error::other("its thread panicked"))
 }
 
 /// Lowers the priority of this thread, and of those that it starts.

@@ -87,5 +87,5 @@ pub(super) fn watching(pull: watch::Receiver<State>) -> BoxStream<'static, Resul
 
 /// Returns the error for a pull whose task ended without a result.
 pub(super) fn broke_off() -> Error {
-    Error::failed("pull an image", "its task ended without a word")
+    Error::failed("pull an image", "its task ended without a result")
 }

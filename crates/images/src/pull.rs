@@ -95,11 +95,11 @@ impl Store {
             drop(under_way);
             state.send_replace(match end {
                 Ok((image, held)) => {
-                    tracing::info!(name = %name, digest = image.digest, "an image was pulled");
+                    tracing::info!(name = %name, digest = image.digest, "image pulled");
                     State::Done(image, held)
                 }
                 Err(error) => {
-                    tracing::warn!(name = %name, error = %Chain(&error), "an image was not pulled");
+                    tracing::warn!(name = %name, error = %Chain(&error), "image pull failed");
                     State::Failed(Arc::new(error))
                 }
             });
@@ -121,7 +121,8 @@ impl Store {
                 (false, _) => error,
                 (true, true) => stopping(),
                 (true, false) => Error::Unavailable(format!(
-                    "the pull of `{name}` was ended by a removal, or gave way; ask again if you want it"
+                    "the pull of `{name}` was cancelled by a removal or in favor of another pull; pull it again if you \
+                     need it"
                 )),
             });
         }
@@ -155,13 +156,13 @@ impl Store {
             Err(_) => {
                 let far = match &*pull.borrow() {
                     State::Going(Progress::Downloading { bytes, bytes_total }) => {
-                        format!(" ({} of {} MB are here)", bytes / 1_000_000, bytes_total.div_ceil(1_000_000))
+                        format!(" ({} of {} MB downloaded)", bytes / 1_000_000, bytes_total.div_ceil(1_000_000))
                     }
-                    State::Going(Progress::Unpacking { .. }) => " (it is being unpacked)".to_owned(),
+                    State::Going(Progress::Unpacking { .. }) => " (unpacking)".to_owned(),
                     State::Going(_) | State::Done(..) | State::Failed(_) => String::new(),
                 };
                 Err(Error::Unavailable(format!(
-                    "`{name}` is still being pulled{far}; the pull goes on, try again later"
+                    "`{name}` is still being pulled{far}; the pull continues, try again later"
                 )))
             }
         }
@@ -186,7 +187,7 @@ impl Store {
         let (host, platform) = (Platform::host(), Platform::of(&config));
         if !host.runs(&platform) {
             return Err(Error::Invalid(format!(
-                "{shown} is made for {}, and this server is {host}; name an image for it",
+                "{shown} is built for {}, but this server is {host}; name an image for {host}",
                 name::shown(&platform.to_string())
             )));
         }
@@ -219,13 +220,13 @@ impl Store {
             };
             let Some(chosen) = host.choose(index.manifests()) else {
                 return Err(Error::Invalid(format!(
-                    "{image} is not made for {host}, what this server is; there is {}",
+                    "{image} is not available for {host}, the platform of this server; available: {}",
                     offered(index.manifests())
                 )));
             };
             let digest = chosen.digest().to_string();
             if !is_digest(&digest) {
-                return Err(Error::Invalid(format!("{image} cannot be used: the digest of a manifest is no sha256")));
+                return Err(Error::Invalid(format!("{image} cannot be used: the digest of a manifest is not sha256")));
             }
             bytes = match work.has(&digest, chosen.size()) {
                 true => self
@@ -238,7 +239,7 @@ impl Store {
         match Document::parse(&bytes, &image)? {
             Document::Manifest(manifest) => Ok((bytes, manifest)),
             Document::Index(_) => {
-                Err(Error::Invalid(format!("{image} cannot be used: more than {INDEXES_MAX} indexes lead to it")))
+                Err(Error::Invalid(format!("{image} cannot be used: it is nested in more than {INDEXES_MAX} indexes")))
             }
         }
     }
@@ -258,7 +259,8 @@ impl Store {
         let total = blobs.iter().fold(0u64, |sum, blob| sum.saturating_add(blob.size()));
         if total > self.config.image_bytes_max {
             return Err(Error::TooLarge(format!(
-                "{image} has {total} bytes, more than an image may have here ({}); raise `images.max_image_mb` to take it",
+                "{image} has {total} bytes, more than the limit for an image ({}); raise `images.max_image_mb` to \
+                 accept it",
                 self.config.image_bytes_max
             )));
         }
@@ -271,8 +273,8 @@ impl Store {
         let (free, stay) = (disk::free(&self.config.dir)?.bytes, self.config.reserve.bytes);
         if needed.saturating_add(stay) > free {
             return Err(Error::Full(format!(
-                "there is no room for {image}: it needs {needed} bytes besides {stay} that images leave free, and the disk \
-                 has {free}; remove images (`tidebox image prune`) or make room"
+                "the disk is too full for {image}: it needs {needed} bytes, {free} are free, and images must leave \
+                 {stay} free; remove images (`tidebox image prune`) or free disk space"
             )));
         }
         Ok(Meter::new(total, state))
@@ -362,6 +364,6 @@ impl Store {
 
 fn stopping() -> Error {
     Error::Unavailable(
-        "this server is stopping; the pull goes on after its next start, when it is asked for".to_owned(),
+        "this server is shutting down; after its restart, the next request for the image resumes the pull".to_owned(),
     )
 }

@@ -79,9 +79,7 @@ impl Registries {
         let base = Url::parse(&format!("{scheme}://{host}"))
             .ok()
             .filter(|base| base.username().is_empty() && base.path() == "/" && base.query().is_none())
-            .ok_or_else(|| {
-                Error::Invalid(format!("`{registry}` is no host of a registry; write it as `host[:port]`"))
-            })?;
+            .ok_or_else(|| Error::Invalid(format!("`{registry}` is not a registry host; write it as `host[:port]`")))?;
         let client = self.client(ca_file, !loopback)?;
         Ok(Source { registry: registry.to_owned(), base, repository: repository.to_owned(), client })
     }
@@ -110,7 +108,7 @@ impl Registries {
             let pem = std::fs::read(path).map_err(|error| bad(&error))?;
             let certificates = reqwest::Certificate::from_pem_bundle(&pem).unwrap_or_default();
             if certificates.is_empty() {
-                return Err(bad(&"there is none in it, or it is no PEM"));
+                return Err(bad(&"the file contains no PEM certificate"));
             }
             builder = builder.tls_certs_merge(certificates);
         }
@@ -140,7 +138,7 @@ impl Registries {
         if begins == Some(offset) {
             Ok((response, offset))
         } else {
-            Err(Fault::Broken(format!("`{}` answers with another part than it was asked for", source.registry)))
+            Err(Fault::Broken(format!("`{}` sent a different range than requested", source.registry)))
         }
     }
 
@@ -186,15 +184,16 @@ impl Registries {
             }
             let broken = |why: &str| Fault::Broken(format!("`{}` redirects {why}", source.registry));
             let location = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
-            let next = location.and_then(|location| url.join(location).ok()).ok_or_else(|| broken("to nowhere"))?;
+            let next =
+                location.and_then(|location| url.join(location).ok()).ok_or_else(|| broken("to an invalid address"))?;
             let (was_safe, safe) = (url.scheme() == "https", next.scheme() == "https");
             if !safe && (was_safe || next.scheme() != "http") {
-                return Err(broken("from https to something less"));
+                return Err(broken("from https to an insecure address"));
             }
             url = next;
             // Credentials in a redirect address are not configured ones.
             if url.set_username("").and(url.set_password(None)).is_err() {
-                return Err(broken("to nowhere"));
+                return Err(broken("to an invalid address"));
             }
         }
         Err(Fault::Broken(format!("`{}` redirects more than {REDIRECTS_MAX} times", source.registry)))
@@ -202,13 +201,13 @@ impl Registries {
 
     fn judge(&self, source: &Source, response: Response, with_key: bool) -> Result<Response, Fault> {
         let status = response.status();
-        tracing::debug!(registry = source.registry, path = response.url().path(), %status, "a registry answered");
+        tracing::debug!(registry = source.registry, path = response.url().path(), %status, "registry answered");
         match status {
             StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
             StatusCode::NOT_FOUND => Err(Fault::Missing),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !source.is_own(response.url()) => {
                 Err(Fault::Refused(format!(
-                    "`{}` redirects to `{}`, which answers {} and gets no login",
+                    "`{}` redirects to `{}`, which answers {} and is not sent the login",
                     source.registry,
                     authority(response.url()),
                     status.as_u16()
@@ -218,10 +217,10 @@ impl Registries {
                 if with_key {
                     self.access.forget(source);
                 }
-                Err(Fault::Refused(format!("`{}` does not let this login read it", source.registry)))
+                Err(Fault::Refused(format!("`{}` denies access to this login", source.registry)))
             }
             StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT | StatusCode::RANGE_NOT_SATISFIABLE => {
-                let text = format!("`{}` asks to be asked less often", source.registry);
+                let text = format!("`{}` asks for fewer requests", source.registry);
                 Err(Fault::Passing(text, retry_after(&response)))
             }
             _ if status.is_server_error() => Err(Fault::Passing(
@@ -229,7 +228,7 @@ impl Registries {
                 retry_after(&response),
             )),
             StatusCode::BAD_REQUEST if source.base.scheme() == "http" => {
-                Err(Fault::Broken(format!("`{}` answers 400; if it speaks TLS, set its `ca_file`", source.registry)))
+                Err(Fault::Broken(format!("`{}` answers 400; if it uses TLS, set its `ca_file`", source.registry)))
             }
             _ => Err(Fault::Broken(format!("`{}` answers {}", source.registry, status.as_u16()))),
         }

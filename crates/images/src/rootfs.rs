@@ -91,7 +91,7 @@ impl Trees {
         if lost_power {
             // Files linked there last may never have reached the disk. Dropping all links costs
             // only their sharing with later images.
-            tracing::warn!("the machine stopped while an image was unpacked: its shared files are not used again");
+            tracing::warn!("the machine stopped while an image was being unpacked; not reusing shared files");
             share::collect(&folders.files, true)?;
         } else if !unfinished.is_empty() {
             rustix::fs::syncfs(File::open(&folders.files)?)?;
@@ -128,7 +128,8 @@ impl Trees {
         stop: &CancellationToken,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<PathBuf> {
-        let hex = hex_of(digest).ok_or_else(|| Error::Invalid(format!("`{}` is no digest", digest.escape_debug())))?;
+        let hex =
+            hex_of(digest).ok_or_else(|| Error::Invalid(format!("`{}` is not a digest", digest.escape_debug())))?;
         if let Some(root) = self.find(digest) {
             return Ok(root);
         }
@@ -232,7 +233,7 @@ impl Work {
         unpacking.finish()?;
         let seen = &unpacking.seen;
         if seen.devices > 0 {
-            tracing::info!(devices = seen.devices, "device nodes of the image are left out: a box has its own");
+            tracing::info!(devices = seen.devices, "skipped the device nodes of the image: a box has its own");
         }
         let layers = layers.iter().map(|layer| layer.diff_id.clone()).collect();
         Ok(About { layers, entries: seen.entries, bytes: seen.bytes })
@@ -262,7 +263,8 @@ impl Drop for Work {
     fn drop(&mut self) {
         for path in [&self.folder, &self.trash] {
             if let Err(error) = remove_tree(path) {
-                tracing::warn!(path = %path.display(), %error, "cannot remove what is left of an image; the next start does");
+                tracing::warn!(path = %path.display(), %error, "cannot remove the remains of an image; the next start \
+                    retries");
             }
         }
     }

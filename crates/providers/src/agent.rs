@@ -97,7 +97,7 @@ impl AgentGuest {
     /// # Errors
     /// [`Error::NotSupported`] if the box is no machine, [`Error::Failed`] if its kernel refuses.
     pub(crate) async fn renew(&self, restored: &wire_types::Restored) -> Result<()> {
-        self.connection.order("make a restored machine differ", "/restored", restored, SHORT_WAIT).await
+        self.connection.order("give a restored machine its own identity", "/restored", restored, SHORT_WAIT).await
     }
 
     /// Stops all processes of a box that is a machine, so that none of them runs in a machine that is made of
@@ -114,7 +114,7 @@ impl AgentGuest {
     /// # Errors
     /// [`Error::NotSupported`] if the box is no machine.
     pub(crate) async fn thaw(&self) -> Result<()> {
-        self.connection.order("have the processes go on", "/thaw", &(), SHORT_WAIT).await
+        self.connection.order("resume the processes", "/thaw", &(), SHORT_WAIT).await
     }
 
     /// Ends the connection, and all requests on it.
@@ -198,7 +198,7 @@ impl Guest for AgentGuest {
     }
 
     async fn stat(&self, path: &str) -> Result<FileInfo> {
-        const ACTION: &str = "look at a file";
+        const ACTION: &str = "read the metadata of a file";
         check_path(path)?;
         let request = wire_types::PathOnly { path: path.to_owned() };
         let answer = self.connection.ask(ACTION, Method::POST, "/files/stat", &request, SHORT_WAIT).await?;
@@ -226,7 +226,7 @@ impl Guest for AgentGuest {
         let bounds = Bounds { text: ANSWER_BYTES_MAX, count: GLOB_RESULTS_MAX };
         let mut paths = Vec::new();
         let take = |path: String| {
-            check_path(&path).map_err(|_| Error::failed(ACTION, "the agent gave something that is no path"))?;
+            check_path(&path).map_err(|_| Error::failed(ACTION, "the agent returned an invalid path"))?;
             let held = path.len() + size_of::<String>();
             paths.push(path);
             Ok(held)
@@ -331,7 +331,7 @@ impl Guest for AgentGuest {
 
     async fn trust(&self, certificate: &str) -> Result<()> {
         let request = wire_types::Trust { certificate: certificate.to_owned() };
-        self.connection.order("have a box trust an authority", "/trust", &request, SHORT_WAIT).await
+        self.connection.order("add a certificate authority to a box", "/trust", &request, SHORT_WAIT).await
     }
 
     async fn set_deadline(&self, after: Duration) -> Result<()> {

@@ -198,8 +198,8 @@ impl Provider for Custom {
         check_snapshot(self, spec)?;
         if spec.egress.len() > 1 {
             return Err(Error::NotSupported(format!(
-                "the provider `{}` takes one egress policy, and the sandbox has its own and that of its template; \
-                 leave out `egress`, or the template",
+                "the provider `{}` accepts one egress policy, but the sandbox has its own and its template's; leave \
+                 out `egress` or the template",
                 self.remote.name
             )));
         }
@@ -281,7 +281,7 @@ impl Remote {
             // The box may have been made despite the error. If it cannot be removed now, the
             // inventory lists it later.
             if let Err(error) = self.remove_all(id).await {
-                tracing::debug!(%id, error = %Chain(&error), "cannot look what a failed start left");
+                tracing::debug!(%id, error = %Chain(&error), "cannot check for leftovers of a failed start");
             }
         }
         drop(starting);
@@ -331,10 +331,7 @@ impl Remote {
             };
             match made {
                 Some(sandbox) if !self.is_ours(&sandbox, id) => {
-                    return Err(Error::failed(
-                        ACTION,
-                        "the other service answered with a sandbox that is not this one",
-                    ));
+                    return Err(Error::failed(ACTION, "the other service answered with a different sandbox"));
                 }
                 Some(sandbox) if remote::is_running(&sandbox) => {
                     self.boxes.remember(id, &sandbox.id);

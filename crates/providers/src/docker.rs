@@ -71,7 +71,11 @@ const STATS_AT_ONCE: usize = 16;
 /// Prefixes of runtimes whose containers have a kernel of their own.
 const HAVE_OWN_KERNEL: [&str; 2] = ["kata", "runsc"];
 /// Warning about kernel resources that no setting of an Engine bounds.
-const SHARED_COUNTS: &str = "Containers of this runtime share terminals, inotify instances and watches, watches of epoll (which the server and the Engine need too where they are root), descriptors in flight, large pipes, and, below half of what root of the Engine's machine may have, waiting signals, timers and message queues: one box can take those of all. Start the Engine with userns-remap to keep them from the server, or use the runtime runsc or kata, or the provider native.";
+const SHARED_COUNTS: &str = "Containers of this runtime share terminals, inotify instances and watches, epoll watches \
+    (which the server and the Engine also need if they run as root), descriptors in flight, large pipes, and, below \
+    half of the limit for root on the Engine's machine, waiting signals, timers and message queues: one box can use up \
+    those of all. Start the Engine with userns-remap to protect the server, or use the runtime runsc or kata, or the \
+    provider native.";
 
 /// Provider of boxes made by a Docker Engine. Clones share one state.
 #[derive(Debug, Clone)]
@@ -204,7 +208,7 @@ impl Inner {
             made = self.make(client, &name, id, spec, &image).await;
         }
         if let Err(Failure::NoAgent(error)) = made {
-            tracing::info!(%error, "the agent is put on the Engine again");
+            tracing::info!(%error, "installing the agent on the Engine again");
             // The volume was removed, and the Engine has made an empty one.
             self.volume.forget().await;
             made = self.make(client, &name, id, spec, &image).await;
@@ -234,7 +238,7 @@ impl Inner {
             Err(error) => {
                 self.clear(client, &name, id).await;
                 let is_gone = matches!(error, Error::Gone);
-                Err(if is_gone { Error::failed("start the agent", "the container ended at once") } else { error })
+                Err(if is_gone { Error::failed("start the agent", "the container exited immediately") } else { error })
             }
         }
     }
@@ -249,7 +253,7 @@ impl Inner {
         image: &image::Image,
     ) -> Result<impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static, Failure> {
         const ACTION: &str = "make a box";
-        self.volume.fill(client, &image.id).await.map_err(|error| fault::failed("put the agent in", error))?;
+        self.volume.fill(client, &image.id).await.map_err(|error| fault::failed("install the agent", error))?;
         let about = self.engine.about();
         let bounds_options =
             about.as_ref().is_some_and(|about| about.bounds_options) && !has_own_kernel(&self.runtime(about.as_ref()));
@@ -294,12 +298,12 @@ impl Inner {
         let failure = match fault::refusal(&error) {
             Some((409, _)) => return Failure::NameTaken,
             Some((404, _)) => Error::Invalid(format!(
-                "the image `{}` was removed from the Docker Engine while a box was made of it; try again",
+                "the image `{}` was removed from the Docker Engine while a sandbox was being made from it; try again",
                 spec.image
             )),
             Some((_, message)) if message.contains("storage-opt") || message.contains("storage opt") => no_disk_bound(),
             Some((_, message)) if message.contains("nknown runtime") || message.contains("etwork") => {
-                Error::Unavailable(format!("the Docker Engine refuses the configured box: {message}"))
+                Error::Unavailable(format!("the Docker Engine refuses the configured container: {message}"))
             }
             _ => fault::failed("make a box", error),
         };
@@ -309,7 +313,7 @@ impl Inner {
     /// Removes the remains of a start that failed.
     async fn clear(&self, client: &Client, name: &str, id: &SandboxId) {
         if let Err(error) = self.remove(client, name).await {
-            tracing::warn!(%id, %error, "what is left of a box that could not be made cannot be removed");
+            tracing::warn!(%id, %error, "cannot remove the remains of a box that could not be made");
         }
     }
 
@@ -390,7 +394,7 @@ impl From<Failure> for Error {
 
 fn no_disk_bound() -> Error {
     Error::NotSupported(
-        "the provider docker cannot hold disk_mb on this Engine: its storage driver has no bound for a box. Leave \
+        "the provider docker cannot enforce disk_mb on this Engine: its storage driver cannot limit a container. Leave \
          disk_mb out, or use an Engine with overlay2 on xfs (mounted with pquota), btrfs or zfs"
             .to_owned(),
     )

@@ -412,7 +412,7 @@ pub trait Guest: fmt::Debug + Send + Sync {
     /// - What the box gets from its runtime is left out: `/proc`, `/sys`, `/dev` and the agent.
     /// - A provider without it returns [`crate::Error::NotSupported`].
     async fn whole_archive(&self) -> Result<ByteStream> {
-        Err(Error::NotSupported("its provider packs no whole box".to_owned()))
+        Err(Error::NotSupported("its provider cannot pack a whole sandbox".to_owned()))
     }
 
     /// Unpacks a tar below the directory `path`, which is made if it is missing. Files and links in the

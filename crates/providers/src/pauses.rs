@@ -51,7 +51,7 @@ pub trait Pauses: fmt::Debug + Send + Sync {
     ///   [`crate::Error::Gone`].
     async fn suspend(&self, id: &SandboxId) -> Result<()> {
         let _ = id;
-        Err(crate::Error::NotSupported("this provider writes no paused box to disk".to_owned()))
+        Err(crate::Error::NotSupported("this provider cannot write a paused sandbox to disk".to_owned()))
     }
 
     /// Returns whether a box is on disk. Asks no other host.

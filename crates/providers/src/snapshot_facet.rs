@@ -53,7 +53,7 @@ pub trait Snapshots: fmt::Debug + Send + Sync {
     /// - A snapshot that lacks files of its box, or has its memory, is [`crate::Error::NotSupported`].
     async fn image_settings(&self, snapshot: &SnapshotId) -> Result<Run> {
         let _ = snapshot;
-        Err(Error::NotSupported("its provider takes no image out of a snapshot".to_owned()))
+        Err(Error::NotSupported("its provider cannot make an image from a snapshot".to_owned()))
     }
 
     /// Returns the bytes on disk that boxes alone keep of snapshots that were removed, each once.

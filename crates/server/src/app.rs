@@ -145,7 +145,7 @@ impl App {
         }
         self.control.egress().ended().await;
         if let Err(error) = self.control.store_egress_bytes().await {
-            tracing::warn!(error = %Chain(&error), "the bytes that boxes have exchanged cannot be stored");
+            tracing::warn!(error = %Chain(&error), "cannot store how many bytes sandboxes have exchanged");
         }
         self.control.port_watch().ended().await;
         for group in &mut self.groups {

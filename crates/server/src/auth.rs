@@ -114,11 +114,11 @@ impl Access {
         let shown = shown(headers)?;
         let api = shown
             .api
-            .map(|key| self.whose(key, "the key in `X-API-Key` or `Authorization` is not one of this service"));
+            .map(|key| self.whose(key, "the key in `X-API-Key` or `Authorization` is not valid for this service"));
         let admin = shown.admin.map(|key| {
             let principal = self.whose(key, "the key in `X-Admin-API-Key` is not the admin key of this service")?;
             if let Principal::ApiKey(tried) = principal {
-                let message = "`X-Admin-API-Key` holds the API key, which belongs into `X-API-Key`";
+                let message = "`X-Admin-API-Key` holds the API key; send that as `X-API-Key`";
                 return Err(Denied { message, tried: Some(tried) });
             }
             Ok(principal)
@@ -153,7 +153,7 @@ impl Access {
             Demand::Group(group) if self.admin_only.contains(&group) => self.authorize_admin(found),
             Demand::Key | Demand::Group(_) if self.enabled => match found? {
                 Principal::Anonymous => {
-                    Err(denied("this service asks for a key; send it as `X-API-Key`, or as `Authorization: Bearer`"))
+                    Err(denied("this service requires a key; send it as `X-API-Key`, or as `Authorization: Bearer`"))
                 }
                 found @ (Principal::ApiKey(_) | Principal::Admin(_) | Principal::Worker(_)) => Ok(found),
             },
@@ -220,7 +220,8 @@ impl Access {
         let is_closed = self.admin_key.is_none() && !self.fallback;
         if is_closed {
             return Err(denied(
-                "this route is closed: `auth.admin_api_key` is not set, and `auth.admin_fallback_enabled` is false",
+                "this route is closed because `auth.admin_api_key` is not set and `auth.admin_fallback_enabled` is \
+                 false",
             ));
         }
         if self.admin_key.is_none() && self.api_key.is_none() {
@@ -229,11 +230,11 @@ impl Access {
         match found? {
             principal @ Principal::Admin(_) => Ok(principal),
             Principal::ApiKey(tried) => Err(Denied {
-                message: "the API key does not open this route; send the admin key as `X-Admin-API-Key`",
+                message: "the API key does not give access to this route; send the admin key as `X-Admin-API-Key`",
                 tried: Some(tried),
             }),
             Principal::Anonymous | Principal::Worker(_) => {
-                Err(denied("this route asks for the admin key; send it as `X-Admin-API-Key`"))
+                Err(denied("this route requires the admin key; send it as `X-Admin-API-Key`"))
             }
         }
     }
@@ -279,7 +280,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&[u8]>, Denied> {
     let (scheme, key) = value.split_at(end);
     match key.trim_ascii() {
         _ if !scheme.eq_ignore_ascii_case(b"bearer") => Ok(None),
-        b"" => Err(denied("`Authorization: Bearer` holds no key")),
+        b"" => Err(denied("`Authorization: Bearer` contains no key")),
         key => Ok(Some(key)),
     }
 }

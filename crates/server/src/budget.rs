@@ -49,7 +49,7 @@ pub enum Caller<'a> {
 
 /// Refusal: the caller may not hold more now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the memory for requests is spent")]
+#[error("the memory for requests is used up")]
 pub struct Spent;
 
 /// Memory budget of all requests.

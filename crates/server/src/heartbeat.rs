@@ -34,7 +34,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// No control plane is configured.
-    #[error("no control plane is named; use --control-plane, or set `worker.control_plane`")]
+    #[error("no control plane is set; use --control-plane, or set `worker.control_plane`")]
     NoControlPlane,
     /// No token is configured.
     #[error("no credential; set `worker.token_file` or `worker.token`")]
@@ -43,7 +43,7 @@ pub enum Fault {
     #[error("`{0}` cannot be this worker's id: {1}; set `worker.id`")]
     Id(String, String),
     /// The connection cannot be set up.
-    #[error("cannot speak to the control plane: {0}")]
+    #[error("cannot set up the connection to the control plane: {0}")]
     Client(#[from] client::Error),
 }
 
@@ -97,7 +97,7 @@ impl WorkerAgent {
         let name = own.id.clone().unwrap_or_else(hostname);
         let id = WorkerId::parse(&name).map_err(|error| Fault::Id(name.clone(), error.to_string()))?;
         if id.is_local() {
-            return Err(Fault::Id(name, "every server is `local` to itself".to_owned()));
+            return Err(Fault::Id(name, "every server uses `local` for itself".to_owned()));
         }
         let options =
             client::Options { ca_file: own.ca_file.as_deref(), answer_max: ANSWER_MAX, ..client::Options::default() };

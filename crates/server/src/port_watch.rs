@@ -111,7 +111,7 @@ impl PortWatch {
                 self.boxes.lock().insert(id.clone(), Watched::Never);
                 return;
             }
-            tracing::debug!(%id, error = %Chain(&error), "the ports of a box are not watched at the moment");
+            tracing::debug!(%id, error = %Chain(&error), "cannot watch the ports of a box at the moment");
         }
         tokio::time::sleep(AGAIN_AFTER).await;
     }

@@ -159,7 +159,7 @@ pub async fn number_events(control: Arc<Control>, stop: CancellationToken) {
             if let Err(error) = control.reserve_event_ids().await {
                 tracing::warn!(
                     error = %Chain(&error),
-                    "no ids for events; those that come without one are lost"
+                    "cannot reserve ids for events; events without an id are lost"
                 );
                 tokio::time::sleep(IDS_RETRY).await;
             }
@@ -232,7 +232,7 @@ async fn follow_clock(control: &Control) -> Result<()> {
         let moved = control.store().shift_times(step_ms).await.inspect_err(|_| control.clock().follow(-before))?;
         control.clock().follow(after);
         control.publish_action("clock_followed", None, json!({"step_ms": step_ms, "sandboxes": moved}));
-        tracing::warn!(step_ms, moved, "the wall clock was set; the ends of live sandboxes move with it");
+        tracing::warn!(step_ms, moved, "the wall clock was set; moving the deadlines of live sandboxes with it");
     }
     Ok(())
 }

@@ -121,8 +121,8 @@ fn warn_of_origins(config: &Config) {
 fn warn_of_other_users(config: &Config, is_root: bool) {
     if is_root && !config.auth.enabled && config.server.host.is_loopback() {
         tracing::warn!(
-            "the server is root's and `auth.enabled` is false: every user and program of this machine reaches it at \
-             {}, and may do with it what root may; set auth.enabled and auth.api_key_file",
+            "the server runs as root and `auth.enabled` is false: every user and program on this machine can reach it \
+             at {} and act as root through it; set auth.enabled and auth.api_key_file",
             config.server.host
         );
     }
@@ -131,7 +131,7 @@ fn warn_of_other_users(config: &Config, is_root: bool) {
 /// Logs the addresses that the server answers on.
 fn announce(config: &Config, url: &str) {
     if let Some(path) = &config.server.unix_socket {
-        tracing::info!(path = %path.display(), "listens on a Unix socket as well");
+        tracing::info!(path = %path.display(), "also listening on a Unix socket");
     }
     tracing::info!(version = VERSION, data_dir = %config.data_dir.display(), "tidebox is ready on {url}");
 }

@@ -62,7 +62,7 @@ impl Shutdown {
     /// # Errors
     /// [`SecondSignal`] if it came; the work under way is dropped then.
     pub async fn run(self, app: App) -> Result<(), SecondSignal> {
-        tracing::info!("stopping; another signal ends the server at once");
+        tracing::info!("stopping; another signal stops the server at once");
         let second = StopSignal::listen();
         tokio::select! {
             () = self.soft(app) => Ok(()),
@@ -95,7 +95,7 @@ async fn destroy_all(control: &Arc<Control>) {
             let Ok(sandboxes) = control.store().in_state(state, u32::MAX).await else { return };
             let destroy = async |sandbox: Sandbox| {
                 if let Err(error) = control.destroy_because(&sandbox.id, StopReason::Requested).await {
-                    tracing::warn!(error = %Chain(&error), "a sandbox is left for the next start");
+                    tracing::warn!(error = %Chain(&error), "leaving a sandbox for the next start");
                 }
             };
             stream::iter(sandboxes).for_each_concurrent(DESTROYS_AT_ONCE, destroy).await;

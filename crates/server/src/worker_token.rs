@@ -72,7 +72,7 @@ pub fn mint(auth: &Auth, id: &str, lifetime: &str, scopes: &[String]) -> Result<
     }
     let known = Scope::ALL.map(Scope::as_str);
     if let Some(unknown) = scopes.iter().find(|name| !known.contains(&name.as_str())) {
-        return Err(format!("there is no scope `{unknown}`; there are {}", known.join(" and ")));
+        return Err(format!("there is no scope `{unknown}`; the scopes are {}", known.join(" and ")));
     }
     let lifetime_s = whole_seconds(lifetime)?;
     let iat = SteadyClock::start().now().as_second();

@@ -10,7 +10,7 @@ pub enum Error {
     #[error("the store failed")]
     Engine(#[from] sqlx::Error),
     /// The file holds something that this release never writes.
-    #[error("the store holds a bad value: {0}")]
+    #[error("the store contains a bad value: {0}")]
     Corrupt(String),
     /// The store was written by a later release.
     #[error(

@@ -74,7 +74,7 @@ pub async fn run(context: &Context, args: AttachArgs) -> Result {
     match end {
         End::Exited(code) => Ok(ExitCode::from(code)),
         End::Detached => {
-            context.output.remark(&format!("detached; `tidebox attach {id} {process}` comes back"));
+            context.output.remark(&format!("detached; `tidebox attach {id} {process}` returns to it"));
             Ok(ExitCode::SUCCESS)
         }
         End::Signalled(code) => Err(Failure::silent(code)),
@@ -150,11 +150,11 @@ impl Session<'_> {
             };
             if here.has_sent && !self.has_terminal {
                 // A person sees which keys are missing. What a pipe lost would be missing silently.
-                let lost = "the line broke, and how much of stdin the process has received is not known";
+                let lost = "the connection broke, and it is unknown how much of stdin the process has received";
                 return Err(Failure::new("connection_cut", lost));
             }
             let seq = attached.events.seq();
-            note("\r\ntidebox: the line broke; it is opened again\r");
+            note("\r\ntidebox: the connection broke; reconnecting\r");
             attached = tokio::select! {
                 exit = signals.next() => return Ok(End::Signalled(exit)),
                 attached = self.again(client, seq, broken) => attached?,
@@ -202,7 +202,7 @@ async fn listen(events: &mut AttachedEvents) -> std::result::Result<End, Problem
             return Ok(end);
         }
     }
-    Err(Problem::Here(Failure::new("connection_cut", "the exit code of the process did not arrive")))
+    Err(Problem::Here(Failure::new("connection_cut", "the connection ended without the exit code of the process")))
 }
 
 /// Passes on what is typed here, and sizes of the terminal, until the detach keys are typed. Output is read
@@ -269,10 +269,10 @@ async fn print(event: ProcessEvent) -> Result<Option<End>> {
         ProcessEvent::Gap(bytes) => note(&format!("tidebox: {bytes} bytes of output are no longer kept")),
         ProcessEvent::Exit(exit) => {
             if exit.oom_killed {
-                note("tidebox: the memory limit of the box ended a process of the command");
+                note("tidebox: the box's memory limit killed a process of the command");
             }
             if exit.pids_exhausted {
-                note("tidebox: the box had reached its limit of processes and threads");
+                note("tidebox: the box reached its limit of processes and threads");
             }
             return Ok(Some(End::Exited(exit_code(exit.code))));
         }

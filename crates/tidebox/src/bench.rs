@@ -115,7 +115,7 @@ pub async fn run(context: &Context, args: &BenchArgs) -> Result {
     tokio::select! {
         exit = signals.next() => return Err(Failure::silent(exit)),
         cleaned = boxes.remove_all() => if let Err(error) = cleaned {
-            context.output.remark(&format!("bench: some boxes may be left; they go by themselves within minutes ({error})"));
+            context.output.remark(&format!("bench: some boxes may remain; they expire within minutes ({error})"));
         },
     }
     context.output.print(&outcome?, Report::shown)?;
@@ -127,7 +127,7 @@ async fn measure(context: &Context, args: &BenchArgs, boxes: &Boxes<'_>) -> Resu
     let version = context.client.health().await?.version;
     let mut notes = Vec::new();
     let mut memory = ServerMemory::find(&context.client).unwrap_or_else(|reason| {
-        notes.push(format!("no memory figures of the server: {reason}"));
+        notes.push(format!("no memory figures for the server: {reason}"));
         ServerMemory::unknown()
     });
     let mut baseline =
@@ -156,7 +156,7 @@ async fn measure(context: &Context, args: &BenchArgs, boxes: &Boxes<'_>) -> Resu
     context.output.remark("bench: transfers");
     let transfers = measure_transfers(context, &sandbox.id, plan.transfer).await?;
     memory.sample("after transfers");
-    notes.extend(baseline.failure().map(|reason| format!("no figures of the bare kernel: {reason}")));
+    notes.extend(baseline.failure().map(|reason| format!("no figures for the bare kernel: {reason}")));
     Ok(Report {
         url: context.client.base_url().to_owned(),
         version,
@@ -230,7 +230,7 @@ async fn must_succeed(context: &Context, id: &str, mode: ExecMode) -> Result<()>
     match context.client.exec(id, request).await?.exit_code {
         0 => Ok(()),
         code => {
-            Err(Failure::new("bench_failed", format!("`true` ended with {code} in the box {id}; nothing is measured")))
+            Err(Failure::new("bench_failed", format!("`true` exited with {code} in box {id}; nothing was measured")))
         }
     }
 }

@@ -184,7 +184,7 @@ fn speak(global: &Global, remote: Remote, output: Output) -> Result {
         .worker_threads(2)
         .enable_all()
         .build()
-        .map_err(|error| Failure::io("the runtime does not start", &error))?;
+        .map_err(|error| Failure::io("the runtime cannot be started", &error))?;
     let result = runtime.block_on(dispatch(remote, &context));
     // A thread may still read stdin; the process does not wait for it.
     runtime.shutdown_background();
@@ -268,7 +268,7 @@ fn misunderstood(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     } else if error.print().is_err() {
         // Stderr is closed; the exit code still reports the fault.
     } else if let Some(ours) = meant(error) {
-        note(&format!("\n  tip: it is `tidebox {ours}` here"));
+        note(&format!("\n  tip: use `tidebox {ours}`"));
     }
     ExitCode::from(if is_help { 0 } else { 2 })
 }

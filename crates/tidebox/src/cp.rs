@@ -69,11 +69,11 @@ pub async fn run(context: &Context, args: &CpArgs) -> Result {
         }
         match (&source, &destination) {
             (Place::Remote { .. }, Place::Remote { .. }) => Err(Failure::usage(
-                "both are in boxes; copy by way of this machine: tidebox cp A:/x - | tidebox cp - B:/x",
+                "both paths are in boxes; copy via this machine: tidebox cp A:/x - | tidebox cp - B:/x",
             )),
             (from, Place::Remote { id, path }) => upload(&context.client, from, id, path).await,
             (Place::Remote { id, path }, to) => download(&context.client, id, path, to).await,
-            _ => Err(Failure::usage("neither is in a box; write one as ID:/path")),
+            _ => Err(Failure::usage("neither path is in a box; write one as ID:/path")),
         }
     };
     tokio::select! {
@@ -187,7 +187,7 @@ async fn download_directory(
 pub fn place(written: &OsStr) -> Result<Place> {
     let text = written.to_str().map_or_else(|| escaped(written.as_bytes()), str::to_owned);
     match text.as_str() {
-        "" => return Err(Failure::usage("an empty name; write a file, - or ID:/path")),
+        "" => return Err(Failure::usage("the name is empty; write a file, -, or ID:/path")),
         "-" => return Ok(Place::Standard),
         _ => {}
     }
@@ -198,7 +198,8 @@ pub fn place(written: &OsStr) -> Result<Place> {
                 Ok(Place::Remote { id: id.to_owned(), path: path.to_owned() })
             } else {
                 Err(Failure::usage(format!(
-                    "`{text}`: paths in a box are absolute, such as {id}:/workspace/{path}; a file here is written ./{text}"
+                    "`{text}`: paths in a box are absolute, such as {id}:/workspace/{path}; write a local file as \
+                     ./{text}"
                 )))
             }
         }
@@ -209,7 +210,7 @@ pub fn place(written: &OsStr) -> Result<Place> {
 async fn upload(client: &Client, from: &Place, id: &str, path: &str) -> Result<()> {
     let Place::Local(local) = from else {
         if path.ends_with('/') {
-            return Err(Failure::usage(format!("`{path}` is a directory; stdin has no name, so write the file's")));
+            return Err(Failure::usage(format!("`{path}` is a directory; append a file name, because stdin has none")));
         }
         client.write_file(id, path, tokio::io::stdin(), None).await?;
         return Ok(());
@@ -220,7 +221,7 @@ async fn upload(client: &Client, from: &Place, id: &str, path: &str) -> Result<(
     let metadata = file.metadata().await.map_err(failed)?;
     if metadata.is_dir() {
         return Err(Failure::usage(format!(
-            "`{0}` is a directory; copy it with all that is below it by tidebox cp -r {0} {id}:{path}",
+            "`{0}` is a directory; copy it recursively with tidebox cp -r {0} {id}:{path}",
             local.display()
         )));
     }
@@ -243,10 +244,7 @@ async fn in_directory(client: &Client, id: &str, path: &str, local: &Path) -> Re
         return Ok(path.to_owned());
     }
     let name = local.file_name().map(|name| escaped(name.as_bytes())).ok_or_else(|| {
-        Failure::usage(format!(
-            "`{}` has no name that could be kept; write the file's path in the box",
-            local.display()
-        ))
+        Failure::usage(format!("`{}` has no file name to keep; write the file's path in the box", local.display()))
     })?;
     Ok(format!("{}/{name}", path.trim_end_matches('/')))
 }
@@ -294,7 +292,7 @@ fn target(local: &Path, path: &str) -> Result<PathBuf> {
     }
     match path.trim_end_matches('/').rsplit('/').next() {
         Some(name) if !matches!(name, "" | "." | "..") => Ok(local.join(OsString::from_vec(unescaped(name)))),
-        _ => Err(Failure::usage(format!("`{path}` names no file"))),
+        _ => Err(Failure::usage(format!("`{path}` does not name a file"))),
     }
 }
 

@@ -70,12 +70,12 @@ async fn server_findings(client: &Client) -> (Option<bool>, Vec<Finding>) {
     let server = match client.health().await {
         Ok(server) => server,
         Err(error @ client::Error::Connect { .. }) => {
-            return (None, vec![Finding::lacking("server", Level::Warn, "is not there", error.to_string())]);
+            return (None, vec![Finding::lacking("server", Level::Warn, "cannot be reached", error.to_string())]);
         }
         Err(error) => {
             return (
                 Some(false),
-                vec![Finding::lacking("server", Level::Missing, "does not answer as it should", error.to_string())],
+                vec![Finding::lacking("server", Level::Missing, "does not answer as expected", error.to_string())],
             );
         }
     };
@@ -116,7 +116,7 @@ fn of_provider(provider: api::ProviderHealth) -> Vec<Finding> {
     let first = if healthy {
         Finding::ok(&name, format!("healthy{default}: {}", capabilities.join(", ")))
     } else {
-        let reason = error.unwrap_or_else(|| "it does not say why".to_owned());
+        let reason = error.unwrap_or_else(|| "it gives no reason".to_owned());
         Finding::lacking(&name, Level::Missing, format!("not healthy{default}"), reason)
     };
     let rest = missing.into_iter().map(|missing| Finding::lacking(&name, Level::Warn, "could do more", missing));

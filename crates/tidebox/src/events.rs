@@ -51,7 +51,7 @@ pub async fn run(context: &Context, args: EventsArgs) -> Result {
             Some(error) if args.follow && is_passing(&error) => error.to_string(),
             Some(error) => return Err(error.into()),
         };
-        context.output.remark(&format!("{why}; listening again after event {}", stream.last_id().unwrap_or(0)));
+        context.output.remark(&format!("{why}; resuming after event {}", stream.last_id().unwrap_or(0)));
         asked.after = stream.last_id();
         stream = loop {
             tokio::time::sleep(pause).await;

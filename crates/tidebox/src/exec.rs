@@ -153,8 +153,8 @@ impl CommandArgs {
             (None, None) if tty => (SHELL.to_owned(), Vec::new(), ExecMode::Shell),
             (None, None) => {
                 return Err(Failure::usage(format!(
-                    "no command is given; write it after {place}, such as `ls -l`, or as a line of the shell with -c; \
-                     -it without a command opens a shell"
+                    "no command given; write it after {place}, such as `ls -l`, or pass a shell line with -c; -it \
+                     without a command opens a shell"
                 )));
             }
         };
@@ -172,7 +172,7 @@ pub async fn interact(context: &Context, id: &str, request: ExecRequest, asked: 
 pub async fn converse(context: &Context, id: &str, mut request: ExecRequest, asked: Interaction) -> Result<u8> {
     let Interaction { interactive, tty, detach, name, detach_keys } = asked;
     if tty && interactive && !std::io::stdin().is_terminal() {
-        return Err(Failure::usage("stdin is no terminal; leave out -t"));
+        return Err(Failure::usage("stdin is not a terminal; omit -t"));
     }
     if tty {
         // Programs draw for the terminal that shows them.
@@ -214,7 +214,7 @@ pub async fn converse(context: &Context, id: &str, mut request: ExecRequest, ask
         End::Exited(code) => Ok(code),
         End::Detached => {
             let kept = if name.is_some() { "" } else { " within a minute" };
-            context.output.remark(&format!("detached; `tidebox attach {id} {process}` comes back{kept}"));
+            context.output.remark(&format!("detached; `tidebox attach {id} {process}` returns to it{kept}"));
             Ok(0)
         }
         End::Signalled(code) => Err(Failure::silent(code)),
@@ -237,10 +237,10 @@ async fn stream(client: &Client, id: &str, request: ExecRequest) -> Result<u8> {
     let events = client.exec_stream(id, request).await.map_err(explained)?;
     let exit = pass_on(events, &mut tokio::io::stdout(), &mut tokio::io::stderr()).await?;
     if exit.oom_killed {
-        note("tidebox: the memory limit of the box ended a process of the command; give the box more with --memory-mb");
+        note("tidebox: the box's memory limit killed a process of the command; raise it with --memory-mb");
     }
     if exit.pids_exhausted {
-        note("tidebox: the box had reached its limit of processes and threads; give the box more with --pids");
+        note("tidebox: the box reached its limit of processes and threads; raise it with --pids");
     }
     Ok(exit_code(exit.code))
 }
@@ -264,7 +264,7 @@ where
             ExecEvent::Exit(exit) => return Ok(exit),
         }
     }
-    Err(Failure::new("connection_cut", "the command's exit code did not arrive"))
+    Err(Failure::new("connection_cut", "the connection ended without the exit code of the command"))
 }
 
 /// Explains the size limit, which the command or its stdin has exceeded.

@@ -96,7 +96,7 @@ impl From<client::Error> for Failure {
 /// Returns what to do about an error of the server, where the server's message cannot know it.
 fn hint(code: &str) -> Option<&'static str> {
     match code {
-        "unauthorized" => Some("give the key by --api-key or TIDEBOX_API_KEY"),
+        "unauthorized" => Some("pass the key with --api-key or TIDEBOX_API_KEY"),
         _ => None,
     }
 }
@@ -142,7 +142,7 @@ mod test {
     #[test]
     fn messages_say_what_to_do_and_where_to_look() {
         let unauthorized = Failure::from(api_error(401, "unauthorized"));
-        assert_eq!(unauthorized.said(), Some(("unauthorized", "no (give the key by --api-key or TIDEBOX_API_KEY)")));
+        assert_eq!(unauthorized.said(), Some(("unauthorized", "no (pass the key with --api-key or TIDEBOX_API_KEY)")));
         let failed = Failure::from(api_error(500, "provider_error"));
         assert_eq!(failed.said(), Some(("provider_error", "no (request r-1 in the server's log)")));
     }

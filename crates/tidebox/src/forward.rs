@@ -73,7 +73,7 @@ pub async fn run(context: &Context, args: ForwardArgs) -> Result {
             Ok((listener, address))
         };
         let (listener, bound) =
-            listener.await.map_err(|error| Failure::io(format_args!("{wanted} cannot be listened on"), &error))?;
+            listener.await.map_err(|error| Failure::io(format_args!("cannot listen on {wanted}"), &error))?;
         stdout(line(context.output.format, bound, remote, &id).as_bytes())?;
         listening.spawn(listen(context.client.clone(), Arc::clone(&id), remote, listener));
     }

@@ -100,7 +100,7 @@ async fn pull(client: &Client, output: Output, name: &str) -> Result<()> {
         match steps.next().await {
             Ok(Some(PullProgress::Done { image })) => break image,
             Ok(Some(step)) => shown.show(&step),
-            Ok(None) => return Err(Failure::new("protocol_error", "the server does not say whether the image came")),
+            Ok(None) => return Err(Failure::new("protocol_error", "the server did not report the result of the pull")),
             Err(error) => {
                 shown.clear();
                 return Err(error.into());
@@ -121,9 +121,7 @@ async fn pull(client: &Client, output: Output, name: &str) -> Result<()> {
 async fn import(client: &Client, output: Output, file: &std::path::Path, name: Option<&str>) -> Result<Vec<Image>> {
     if file.as_os_str() == "-" {
         if std::io::IsTerminal::is_terminal(&std::io::stdin()) {
-            return Err(Failure::usage(
-                "an archive is read from stdin, which is a terminal; pipe it in, or name a file",
-            ));
+            return Err(Failure::usage("stdin is a terminal; pipe the archive in, or name a file"));
         }
         return Ok(client.import_images(name, tokio::io::stdin(), None).await?);
     }

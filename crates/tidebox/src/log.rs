@@ -59,7 +59,7 @@ impl Budget {
         loop {
             windows.tick().await;
             for (place, lines) in self.renew() {
-                tracing::warn!(place, lines, "lines of one kind came too fast for the log and were left out");
+                tracing::warn!(place, lines, "log lines from one place were dropped because there were too many");
             }
         }
     }

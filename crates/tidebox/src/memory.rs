@@ -42,7 +42,7 @@ pub fn give_back() {
         }
     };
     if let Err(error) = std::thread::Builder::new().name("memory".to_owned()).spawn(trim) {
-        tracing::warn!(%error, "memory that is free stays with the server");
+        tracing::warn!(%error, "free memory is not returned to the system");
     }
 }
 

@@ -139,6 +139,7 @@ async fn remove(context: &Context, sandbox: &Sandbox, signals: &mut Signals) {
     };
     let Sandbox { id, expires_at, .. } = sandbox;
     note(&crate::output::harmless(&format!(
-        "tidebox: box {id} is not removed ({reason}); it goes by itself at {expires_at}, or by `tidebox destroy {id}`"
+        "tidebox: box {id} was not removed ({reason}); it expires at {expires_at}, or remove it with `tidebox destroy \
+         {id}`"
     )));
 }

@@ -90,7 +90,7 @@ fn value(file: Option<PathBuf>) -> Result<String> {
         Some(path) => File::open(path).and_then(|file| file.take(VALUE_BYTES_MAX).read_to_string(&mut text)),
         None if std::io::stdin().is_terminal() => {
             return Err(Failure::usage(
-                "the value is read from standard input or a file: tidebox secret set … < FILE, or --value-file FILE",
+                "pass the value on stdin or in a file: tidebox secret set … < FILE, or --value-file FILE",
             ));
         }
         None => std::io::stdin().take(VALUE_BYTES_MAX).read_to_string(&mut text),

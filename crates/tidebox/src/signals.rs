@@ -22,7 +22,7 @@ impl Signals {
             if ignored & bit(kind) != 0 {
                 return Ok(None);
             }
-            signal(kind).map(Some).map_err(|error| Failure::io("signals cannot be listened for", &error))
+            signal(kind).map(Some).map_err(|error| Failure::io("cannot listen for signals", &error))
         };
         Ok(Signals {
             interrupt: listen(SignalKind::interrupt())?,

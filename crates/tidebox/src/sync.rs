@@ -74,11 +74,9 @@ pub async fn run(context: &Context, args: &SyncArgs) -> Result {
             (Place::Local(local), Place::Remote { id, path }) => upload(context, args, &local, &id, &path).await,
             (Place::Remote { id, path }, Place::Local(local)) => download(context, args, &id, &path, &local).await,
             (Place::Remote { .. }, Place::Remote { .. }) => {
-                Err(Failure::usage("both are in boxes; synchronize by way of a directory here"))
+                Err(Failure::usage("both directories are in boxes; synchronize via a local directory"))
             }
-            _ => {
-                Err(Failure::usage("one of the two is a directory in a box, written ID:/path, and the other one here"))
-            }
+            _ => Err(Failure::usage("write one of SRC and DST as ID:/path, and the other as a local directory")),
         }
     };
     let done = tokio::select! {
@@ -170,7 +168,7 @@ impl From<Described> for Failure {
             Described::Refused(error) => error.into(),
             Described::Bad(reason) => Failure::new(
                 "protocol_error",
-                format!("the description of the sandbox's directory cannot be used: {reason}"),
+                format!("the manifest of the sandbox's directory cannot be used: {reason}"),
             ),
         }
     }
@@ -281,7 +279,7 @@ fn report(context: &Context, done: &Done) -> Result {
         faults.push(format!("{} cannot be read, so nothing was removed", done.unreadable));
     }
     if done.missing > 0 {
-        faults.push(format!("{} were gone or could not be read", done.missing));
+        faults.push(format!("{} disappeared or could not be read", done.missing));
     }
     if done.failed > 0 {
         faults.push(format!("{} could not be changed", done.failed));
@@ -289,7 +287,7 @@ fn report(context: &Context, done: &Done) -> Result {
     if faults.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    Err(Failure::new("incomplete", format!("not all is equal: of the files, {}", faults.join(", "))))
+    Err(Failure::new("incomplete", format!("the directories still differ: of the files, {}", faults.join(", "))))
 }
 
 fn text(done: &Done) -> String {

@@ -129,7 +129,7 @@ pub fn pair(text: &str) -> std::result::Result<(String, String), String> {
     match text.split_once('=') {
         Some(("", _)) => Err("the key before `=` is empty".to_owned()),
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
-        None => Err(format!("there is no `=` in it; write {text}=VALUE")),
+        None => Err(format!("it has no `=`; write {text}=VALUE")),
     }
 }
 

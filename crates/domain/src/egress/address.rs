@@ -37,8 +37,8 @@ impl fmt::Display for SpecialAddress {
             SpecialAddress::Private => "private",
             SpecialAddress::Multicast => "multicast",
             SpecialAddress::Reserved => "reserved",
-            SpecialAddress::Own => "one of the host's own",
-            SpecialAddress::Server => "that of the server itself",
+            SpecialAddress::Own => "one of the host's own addresses",
+            SpecialAddress::Server => "the server's own address",
         })
     }
 }

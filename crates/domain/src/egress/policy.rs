@@ -38,7 +38,7 @@ pub enum EntryError {
     #[error("is longer than {ENTRY_BYTES_MAX} characters")]
     Long,
     /// The name of the list is at fault.
-    #[error("names no list; write @ and 1 to 64 letters, digits, `.`, `_` or `-`")]
+    #[error("does not name a list; write @ and 1 to 64 letters, digits, `.`, `_` or `-`")]
     List,
 }
 
@@ -89,24 +89,25 @@ pub struct EgressPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEgress {
     /// It has too many entries.
-    #[error("`egress` has {0} entries; it may have {ENTRIES_MAX}, and a list of the operator more (`@name`)")]
+    #[error("`egress` has {0} entries; at most {ENTRIES_MAX} are allowed, more in a list of the operator (`@name`)")]
     Long(usize),
     /// Its entries are too long together.
     #[error(
-        "the entries of `egress` have more than {ENTRIES_BYTES_MAX} characters; use a list of the operator (`@name`)"
+        "the entries of `egress` have more than {ENTRIES_BYTES_MAX} characters in total; use a list of the operator \
+         (`@name`)"
     )]
     Large,
     /// It names a list that does not exist.
     #[error("`egress` names the list `@{0}`, which the operator has not configured in `egress.lists`")]
     UnknownList(String),
     /// It allows targets in a mode that has no use for them.
-    #[error("`egress.allow` has no use with the mode `{0}`; set `egress.mode` to `allow-list`, or leave it out")]
+    #[error("`egress.allow` has no effect with the mode `{0}`; set `egress.mode` to `allow-list`, or leave it out")]
     UselessAllow(&'static str),
     /// It names too many secrets.
-    #[error("`egress.secrets` names {0} secrets; it may name {SECRETS_MAX}")]
+    #[error("`egress.secrets` names {0} secrets; it may name at most {SECRETS_MAX}")]
     ManySecrets(usize),
     /// It names secrets in the mode that lets nothing through.
-    #[error("`egress.secrets` has no use with the mode `none`; set `egress.mode` to `allow-list`, or leave it out")]
+    #[error("`egress.secrets` has no effect with the mode `none`; set `egress.mode` to `allow-list`, or leave it out")]
     UselessSecrets,
 }
 

@@ -73,7 +73,7 @@ pub struct SecretUse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SecretUseError {
     /// The name is at fault.
-    #[error("names no secret; write 1 to 64 letters, digits, `.`, `_` or `-`, and @host to narrow it to a host")]
+    #[error("does not name a secret; write 1 to 64 letters, digits, `.`, `_` or `-`, and @host to limit it to a host")]
     Name,
     /// The target is at fault.
     #[error("names a host that {0}")]
@@ -173,7 +173,7 @@ pub enum InvalidBinding {
     #[error("`hosts`: `{0}` is the port of plain HTTP; a secret is sent by HTTPS only, so leave the port out")]
     PlainPort(Target),
     /// The header is no name of one, or one that frames requests.
-    #[error("`header` must be the name of a header that says nothing about the connection, such as x-api-key")]
+    #[error("`header` must be the name of a header that does not control the connection, such as x-api-key")]
     Header,
     /// The user of [`SecretForm::Basic`] cannot be one.
     #[error("`user` must have at most {USER_BYTES_MAX} characters, and no colon or control character")]

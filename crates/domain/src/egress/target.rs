@@ -32,10 +32,10 @@ pub enum HostError {
     #[error("is too long; a name has at most 253 characters, and 63 between two dots")]
     Long,
     /// It has a character that no name has.
-    #[error("has a character that no host name has; write a name of other scripts as xn--…")]
+    #[error("has a character that host names cannot have; write names in other scripts as xn--…")]
     Character,
     /// It is a number, which some resolvers take for an address.
-    #[error("looks like an address and is none; write an IPv4 address as four decimal numbers")]
+    #[error("looks like an address but is not one; write an IPv4 address as four decimal numbers")]
     Number,
     /// An address with a zone.
     #[error("names a network interface; write the address without %…")]
@@ -191,7 +191,7 @@ pub enum TargetError {
     #[error("is not a network; write one such as 10.0.0.0/8")]
     Network,
     /// A wildcard stands where none may.
-    #[error("has a wildcard that is too wide or in the wrong place; write *.example.com, with two parts at least")]
+    #[error("has a wildcard that is too wide or in the wrong place; write *.example.com, with at least two parts")]
     Wildcard,
 }
 

@@ -52,7 +52,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<BzImage<'_>, String> {
     let (offset, len) = (number(PAYLOAD_OFFSET, 4)?, number(PAYLOAD_LENGTH, 4)?);
     let start = (1 + setup) * SECTOR + offset;
     let payload = bytes.get(start..start + len).ok_or_else(|| {
-        format!("its header puts the kernel at the bytes {start} to {}, of {}", start + len, bytes.len())
+        format!("its header places the kernel at bytes {start} to {}, of {}", start + len, bytes.len())
     })?;
     // Not needed to boot, so that one that leads elsewhere only leaves it unknown.
     let release = number(RELEASE, 2)?;
@@ -87,12 +87,12 @@ mod test {
             (with(VERSION, &[7, 2]), "its header has version 2.07, from before Linux 2.6.26".to_owned()),
             (
                 with(PAYLOAD_OFFSET, &[0xff; 4]),
-                format!("its header puts the kernel at the bytes {} to", 0xffff_ffff_usize + 4 * 512),
+                format!("its header places the kernel at bytes {} to", 0xffff_ffff_usize + 4 * 512),
             ),
             (with(PAYLOAD_LENGTH, &[0xff; 4]), format!("of {image_len}")),
             (with(SETUP_SECTORS, &[255]), format!("of {image_len}")),
-            (with(PAYLOAD_LENGTH, &[3, 0, 0, 0]), "its kernel is cut off".to_owned()),
-            (with(PAYLOAD_LENGTH, &[0; 4]), "its kernel is cut off".to_owned()),
+            (with(PAYLOAD_LENGTH, &[3, 0, 0, 0]), "its kernel is truncated".to_owned()),
+            (with(PAYLOAD_LENGTH, &[0; 4]), "its kernel is truncated".to_owned()),
             (image[..0x24d].to_vec(), "its header ends before byte 592".to_owned()),
             (image[..image_len - 101].to_vec(), format!("of {}", image_len - 101)),
         ] {

@@ -17,17 +17,17 @@ pub(super) fn check(header: &[u8]) -> Result<(), String> {
         return Err("not an ELF file".to_owned());
     }
     if header.len() < HEADER_LEN {
-        return Err("the beginning of an ELF file".to_owned());
+        return Err("a truncated ELF file".to_owned());
     }
     let number = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
     if (header[4], header[5]) != (CLASS_64, LITTLE_ENDIAN) {
-        return Err("an ELF file, not of 64 bits and little-endian".to_owned());
+        return Err("an ELF file that is not 64-bit little-endian".to_owned());
     }
     if number(18) != MACHINE_X86_64 {
-        return Err(format!("an ELF file for another processor than x86-64 (machine {})", number(18)));
+        return Err(format!("an ELF file for a processor other than x86-64 (machine {})", number(18)));
     }
     if ![EXECUTABLE, SHARED].contains(&number(16)) || number(56) == 0 {
-        return Err("an ELF file that cannot be started, such as a module".to_owned());
+        return Err("an ELF file that cannot be booted, such as a module".to_owned());
     }
     Ok(())
 }
@@ -48,12 +48,12 @@ mod test {
         assert_eq!(check(&with(16, 3)), Ok(()));
         for (header, what) in [
             (with(0, 0), "not an ELF file"),
-            (elf_header()[..63].to_vec(), "the beginning of an ELF file"),
-            (with(4, 1), "an ELF file, not of 64 bits and little-endian"),
-            (with(5, 2), "an ELF file, not of 64 bits and little-endian"),
-            (with(18, 183), "an ELF file for another processor than x86-64 (machine 183)"),
-            (with(16, 1), "an ELF file that cannot be started, such as a module"),
-            (with(56, 0), "an ELF file that cannot be started, such as a module"),
+            (elf_header()[..63].to_vec(), "a truncated ELF file"),
+            (with(4, 1), "an ELF file that is not 64-bit little-endian"),
+            (with(5, 2), "an ELF file that is not 64-bit little-endian"),
+            (with(18, 183), "an ELF file for a processor other than x86-64 (machine 183)"),
+            (with(16, 1), "an ELF file that cannot be booted, such as a module"),
+            (with(56, 0), "an ELF file that cannot be booted, such as a module"),
             (Vec::new(), "not an ELF file"),
         ] {
             assert_eq!(check(&header), Err(what.to_owned()));

@@ -36,7 +36,7 @@ pub enum Error {
         remedy: &'static str,
     },
     /// A file is of the right kind, and damaged.
-    #[error("{} is damaged, {reason}: copy it, or install its package, anew", path.display())]
+    #[error("{} is damaged: {reason}; copy it again or reinstall its package", path.display())]
     Damaged {
         /// Its path.
         path: PathBuf,
@@ -45,9 +45,9 @@ pub enum Error {
     },
     /// A guest needs a module that is neither built in nor there.
     #[error(
-        "a guest needs the module {module}, which is neither built into the kernel nor in {}: install the package \
-         with all modules of this kernel (on Ubuntu linux-modules-extra-<release>), run `depmod`, or use a kernel \
-         that has {option}, such as that of Debian's linux-image-amd64 or linux-image-cloud-amd64",
+        "a guest needs the module {module}, which is neither built into the kernel nor in {}: install the package with \
+         all modules of this kernel (on Ubuntu linux-modules-extra-<release>), run `depmod`, or use a kernel with \
+         {option}, such as Debian's linux-image-amd64 or linux-image-cloud-amd64",
         folder.display()
     )]
     ModuleMissing {
@@ -59,7 +59,7 @@ pub enum Error {
         folder: PathBuf,
     },
     /// A module was built for another kernel.
-    #[error("{} is for the kernel {found}, not for {release}: give the folder /lib/modules/{release}", path.display())]
+    #[error("{} is for the kernel {found}, not for {release}: use the folder /lib/modules/{release}", path.display())]
     OtherRelease {
         /// Module's path.
         path: PathBuf,
@@ -69,7 +69,7 @@ pub enum Error {
         release: String,
     },
     /// The initrd would be larger than any that is of use.
-    #[error("the agent and the kernel's modules are {0} bytes, more than an initrd may have")]
+    #[error("the agent and the kernel's modules have {0} bytes, which is too large for an initrd")]
     InitrdTooLarge(u64),
 }
 
@@ -90,7 +90,7 @@ impl Error {
 /// Returns what follows the text of a file that cannot be read.
 fn advice(source: &io::Error) -> &'static str {
     if source.kind() == io::ErrorKind::PermissionDenied {
-        "; let this user read it, or give a copy that it can read"
+        "; make it readable for this user, or use a readable copy"
     } else {
         ""
     }

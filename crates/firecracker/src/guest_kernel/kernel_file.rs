@@ -19,7 +19,7 @@ const BANNER: &[u8] = b"Linux version ";
 /// Bytes of a chunk that are looked at again with the next one: a banner and a release.
 const OVERLAP: usize = 128;
 
-const REMEDY: &str = "give a bzImage, such as /boot/vmlinuz-<release>, or an uncompressed ELF kernel (vmlinux)";
+const REMEDY: &str = "use a bzImage, such as /boot/vmlinuz-<release>, or an uncompressed ELF kernel (vmlinux)";
 
 /// Kernel that was found to be one.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl KernelFile {
         let found = std::fs::metadata(path).map_err(read_error)?;
         // Anything else could block for ever, or never end.
         if !found.is_file() {
-            return Err(foreign(if found.is_dir() { "a folder" } else { "no plain file" }.to_owned()));
+            return Err(foreign(if found.is_dir() { "a folder" } else { "not a regular file" }.to_owned()));
         }
         let mut file = File::open(path).map_err(read_error)?;
         let mut first = Vec::new();
@@ -75,7 +75,7 @@ impl KernelFile {
         })
         .map_err(read_error)?;
         if banner.release.is_none() {
-            return Err(foreign("an ELF file, and not Linux".to_owned()));
+            return Err(foreign("an ELF file, but not a Linux kernel".to_owned()));
         }
         let content = Content::Elf(file);
         Ok(KernelFile { path: path.to_owned(), sha256, release: banner.release, unpacked_len, content })
@@ -124,7 +124,7 @@ impl KernelFile {
                 file.rewind().map_err(|source| Error::read(&self.path, source))?;
                 let (sha256, _) = read_through(&mut file, |chunk| out.write_all(chunk)).map_err(write_error)?;
                 if sha256 != self.sha256 {
-                    return Err(Error::damaged(&self.path, "it changes while it is read"));
+                    return Err(Error::damaged(&self.path, "it changed while it was being read"));
                 }
                 Ok(())
             }
@@ -174,11 +174,11 @@ fn describe(first: &[u8]) -> String {
     let what = if first.is_empty() {
         "empty"
     } else if at(0, b"MZ") && at(4, b"zimg") {
-        "a compressed EFI image, as kernels for arm64 are installed"
+        "a compressed EFI image, such as an arm64 kernel"
     } else if at(0x38, b"ARM\x64") {
         "a kernel for arm64"
     } else if at(0, b"MZ") {
-        "an EFI program without the header of a kernel for x86, such as a unified kernel image"
+        "an EFI program without the header of an x86 kernel, such as a unified kernel image"
     } else if at(0, &[0x1f, 0x8b]) || at(0, b"\xfd7zXZ") || at(0, &[0x28, 0xb5, 0x2f, 0xfd]) {
         "a compressed file, such as an initrd"
     } else if at(0, b"070701") || at(0, b"070702") {
@@ -186,7 +186,7 @@ fn describe(first: &[u8]) -> String {
     } else if at(0, b"!<arch>") {
         "a package or a library"
     } else {
-        "no kernel"
+        "not a kernel"
     };
     what.to_owned()
 }
@@ -206,13 +206,13 @@ mod test {
         compressed_efi[..2].copy_from_slice(b"MZ");
         for (bytes, what) in [
             (Vec::new(), "empty"),
-            (compressed_efi, "a compressed EFI image, as kernels for arm64 are installed"),
+            (compressed_efi, "a compressed EFI image, such as an arm64 kernel"),
             (with(0x38, b"ARM\x64"), "a kernel for arm64"),
-            (with(0, b"MZ"), "an EFI program without the header of a kernel for x86, such as a unified kernel image"),
+            (with(0, b"MZ"), "an EFI program without the header of an x86 kernel, such as a unified kernel image"),
             (with(0, &[0x1f, 0x8b]), "a compressed file, such as an initrd"),
             (with(0, b"070701"), "an archive, such as an initrd"),
             (with(0, b"!<arch>"), "a package or a library"),
-            (b"text".to_vec(), "no kernel"),
+            (b"text".to_vec(), "not a kernel"),
         ] {
             assert_eq!(describe(&bytes), what);
         }

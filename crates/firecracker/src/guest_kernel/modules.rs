@@ -161,7 +161,7 @@ fn normal(name: &str) -> String {
 fn text(folder: &Path, name: &str) -> Result<String> {
     let path = folder.join(name);
     match read_bounded(&path, INDEX_LEN_MAX) {
-        Ok(bytes) => String::from_utf8(bytes).map_err(|_| Error::damaged(&path, "it is no text")),
+        Ok(bytes) => String::from_utf8(bytes).map_err(|_| Error::damaged(&path, "it is not text")),
         Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         Err(error) => Err(error),
     }
@@ -170,7 +170,10 @@ fn text(folder: &Path, name: &str) -> Result<String> {
 fn read_module(folder: &Path, inner: &str, release: Option<&str>) -> Result<Module> {
     let path = folder.join(inner);
     if Path::new(inner).components().any(|part| !matches!(part, Component::Normal(_))) {
-        return Err(Error::damaged(&folder.join("modules.dep"), format!("it leads out of the folder, to {inner}")));
+        return Err(Error::damaged(
+            &folder.join("modules.dep"),
+            format!("it points outside of the folder, to {inner}"),
+        ));
     }
     let unpacked = packed::unpack_module(read_bounded(&path, MODULE_LEN_MAX)?, MODULE_LEN_MAX);
     let content = unpacked.map_err(|reason| Error::damaged(&path, reason))?;
@@ -195,7 +198,7 @@ fn read_bounded(path: &Path, len_max: u64) -> Result<Vec<u8>> {
     let failed = |source| Error::read(path, source);
     // Anything but a file could block for ever.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "no plain file")));
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
     }
     let mut bytes = Vec::new();
     File::open(path).and_then(|file| file.take(len_max + 1).read_to_end(&mut bytes)).map_err(failed)?;

@@ -87,18 +87,20 @@ impl<'a> Packed<'a> {
     /// The violation of the format.
     pub(super) fn new(payload: &'a [u8]) -> Result<Packed<'a>, String> {
         let Some((bytes, size)) = payload.split_last_chunk::<SIZE_LEN>() else {
-            return Err("its kernel is cut off".to_owned());
+            return Err("its kernel is truncated".to_owned());
         };
         let Some(format) = Format::of(bytes) else {
             let other = OTHERS.iter().find(|(magic, _)| bytes.starts_with(magic));
             return Err(match other {
-                Some((_, name)) => format!("its kernel is packed with {name}, not with gzip, xz, zstd or lz4"),
-                None => "its kernel is in no known format".to_owned(),
+                Some((_, name)) => {
+                    format!("its kernel is compressed with {name}; supported are gzip, xz, zstd and lz4")
+                }
+                None => "its kernel has an unknown format".to_owned(),
             });
         };
         let unpacked_len = u64::from(u32::from_le_bytes(*size));
         if unpacked_len > KERNEL_LEN_MAX {
-            return Err(format!("its kernel claims to have {unpacked_len} bytes, of {KERNEL_LEN_MAX} at most"));
+            return Err(format!("its kernel declares {unpacked_len} bytes; the maximum is {KERNEL_LEN_MAX}"));
         }
         let bytes = if format == Format::Gzip { payload } else { bytes };
         Ok(Packed { bytes, format, unpacked_len })
@@ -114,7 +116,7 @@ impl<'a> Packed<'a> {
     /// # Errors
     /// If it is none, or cannot be written.
     pub(super) fn unpack(&self, out: &mut dyn Write) -> Result<(), Failure> {
-        let damaged = |error: io::Error| Failure::Damaged(format!("its kernel does not unpack ({error})"));
+        let damaged = |error: io::Error| Failure::Damaged(format!("its kernel cannot be decompressed ({error})"));
         let mut reader = self.format.reader(self.bytes).map_err(damaged)?.take(self.unpacked_len + 1);
         let (mut chunk, mut written) = (Vec::with_capacity(CHUNK), 0);
         loop {
@@ -133,7 +135,7 @@ impl<'a> Packed<'a> {
             return Ok(());
         }
         let size = if written < self.unpacked_len { "fewer" } else { "more" };
-        Err(Failure::Damaged(format!("its kernel has {size} bytes than the {} that it claims", self.unpacked_len)))
+        Err(Failure::Damaged(format!("its kernel has {size} bytes than the {} that it declares", self.unpacked_len)))
     }
 }
 
@@ -142,19 +144,19 @@ impl<'a> Packed<'a> {
 /// # Errors
 /// The violation of the format.
 pub(super) fn unpack_module(bytes: Vec<u8>, len_max: u64) -> Result<Vec<u8>, String> {
-    let format = Format::of(&bytes).filter(|format| *format != Format::Lz4).ok_or("it is no module")?;
+    let format = Format::of(&bytes).filter(|format| *format != Format::Lz4).ok_or("it is not a module")?;
     if format == Format::Stored {
         return Ok(bytes);
     }
     let mut module = Vec::new();
     let reader = format.reader(&bytes);
     let unpacked = reader.and_then(|reader| reader.take(len_max + 1).read_to_end(&mut module));
-    unpacked.map_err(|error| format!("it does not unpack ({error})"))?;
+    unpacked.map_err(|error| format!("it cannot be decompressed ({error})"))?;
     if module.len() as u64 > len_max {
-        return Err(format!("it unpacks to more than {len_max} bytes"));
+        return Err(format!("it decompresses to more than {len_max} bytes"));
     }
     if !module.starts_with(elf::MAGIC) {
-        return Err("it unpacks to something that is no module".to_owned());
+        return Err("its decompressed content is not a module".to_owned());
     }
     Ok(module)
 }
@@ -180,14 +182,14 @@ impl<'a> LegacyLz4<'a> {
 
     fn next_block(&mut self) -> io::Result<()> {
         let damaged = |reason: &str| io::Error::new(io::ErrorKind::InvalidData, reason.to_owned());
-        let (size, rest) = self.packed.split_first_chunk().ok_or_else(|| damaged("a block is cut off"))?;
+        let (size, rest) = self.packed.split_first_chunk().ok_or_else(|| damaged("a block is truncated"))?;
         self.packed = rest;
         // Several files in a row are one.
         if size == LZ4_LEGACY {
             return Ok(());
         }
         let size = u32::from_le_bytes(*size) as usize;
-        let (block, rest) = rest.split_at_checked(size).ok_or_else(|| damaged("a block is cut off"))?;
+        let (block, rest) = rest.split_at_checked(size).ok_or_else(|| damaged("a block is truncated"))?;
         self.packed = rest;
         self.block.resize(Self::BLOCK_LEN_MAX, 0);
         let unpacked = lz4_flex::block::decompress_into(block, &mut self.block);

@@ -187,7 +187,7 @@ async fn what_is_not_http_is_malformed_and_what_ends_is_gone() {
     let failed = answered(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n".to_vec(), false).await;
     assert_eq!(
         failed.to_string(),
-        "this is no answer of Firecracker: status 500 Internal Server Error without a reason"
+        "unexpected response from Firecracker: status 500 Internal Server Error without a reason"
     );
 }
 

@@ -20,7 +20,7 @@ const HOP_BY_HOP: [HeaderName; 5] = [
 /// Prepares the headers of a request. Returns whether it asks for another protocol.
 pub(super) fn prepare(headers: &mut HeaderMap, target: &Target) -> Result<bool, Refusal> {
     if headers.get_all(HOST).iter().nth(1).is_some() {
-        return Err(Refusal::malformed("the request has more than one header Host"));
+        return Err(Refusal::malformed("the request has more than one Host header"));
     }
     let upgrades = strip(headers);
     if headers.get(TE).is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"trailers")) {
@@ -28,7 +28,7 @@ pub(super) fn prepare(headers: &mut HeaderMap, target: &Target) -> Result<bool, 
     }
     // The target of the request counts, whatever its header says.
     let host = HeaderValue::try_from(target.authority(HTTP_PORT));
-    headers.insert(HOST, host.map_err(|_| Refusal::malformed("the host holds a control character"))?);
+    headers.insert(HOST, host.map_err(|_| Refusal::malformed("the host contains a control character"))?);
     Ok(upgrades)
 }
 

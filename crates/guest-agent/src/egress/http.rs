@@ -138,7 +138,8 @@ impl Session {
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let process = process.filter(|_| is_upgraded);
-            let process = process.ok_or_else(|| Refusal::unreachable("the host changes the protocol unasked"))?;
+            let process =
+                process.ok_or_else(|| Refusal::unreachable("the host switched protocols without being asked"))?;
             let host = upgrade::on(&mut response);
             spawn_local(exchange(process, host, Rc::clone(&self.permit)));
         } else {
@@ -173,7 +174,7 @@ impl Session {
 }
 
 fn no_answer() -> Refusal {
-    Refusal::unreachable("the host closed the connection without an answer of HTTP")
+    Refusal::unreachable("the host closed the connection without an HTTP response")
 }
 
 /// Returns the target of a request that is to be passed on.
@@ -181,11 +182,11 @@ fn target(uri: &Uri) -> Result<Target, Refusal> {
     match (uri.scheme_str(), uri.authority()) {
         (Some("http"), Some(authority)) => Target::parse(authority.as_str(), Some(HTTP_PORT)),
         (Some("https"), Some(_)) => Err(Refusal::malformed(
-            "this proxy makes no TLS of its own; use CONNECT for a URL of https, as HTTPS_PROXY has programs do",
+            "this proxy does not start TLS itself; use CONNECT for https URLs, as programs with HTTPS_PROXY do",
         )),
-        (Some(_), Some(_)) => Err(Refusal::malformed("this proxy passes on http:// alone; use CONNECT for the rest")),
+        (Some(_), Some(_)) => Err(Refusal::malformed("this proxy forwards only http:// URLs; use CONNECT for others")),
         _ => Err(Refusal::malformed(
-            "this is the proxy of the sandbox and no web server; use it by HTTP_PROXY, or ask for a whole URL",
+            "this is the sandbox's proxy, not a web server; use it through HTTP_PROXY, or request an absolute URL",
         )),
     }
 }

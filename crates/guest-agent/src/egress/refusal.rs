@@ -56,20 +56,20 @@ impl Refusal {
 
     /// Makes the refusal while no server receives.
     pub(super) fn no_service() -> Refusal {
-        let message = "the service that makes connections for this sandbox is not there; try again";
+        let message = "the service that makes connections for this sandbox is not available; try again";
         Refusal { status: 503, name: "no-service", message: message.to_owned() }
     }
 
     /// Makes the refusal of an address that stands for no name, or no longer.
     pub(super) fn forgotten(address: &str) -> Refusal {
         Refusal::unreachable(format!(
-            "{address} stands for no name in this sandbox, or no longer; look the name up again"
+            "{address} does not stand for a name in this sandbox, or no longer does; look the name up again"
         ))
     }
 
     /// Makes the refusal of a process that does not know the proxy's password.
     pub(super) fn no_password() -> Refusal {
-        let message = "this proxy is that of a sandbox; use the user and the password of its HTTP_PROXY";
+        let message = "this proxy belongs to a sandbox; use the user and the password from its HTTP_PROXY";
         Refusal { status: 407, name: "no-password", message: message.to_owned() }
     }
 

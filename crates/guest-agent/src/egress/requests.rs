@@ -97,7 +97,7 @@ impl Requests {
         self.waiting.borrow_mut().insert(id, sender);
         let _waiting = Waiting { requests: self, id };
         let row = EgressRow { id, host, port: target.port };
-        let mut row = serde_json::to_vec(&row).map_err(|_| Refusal::malformed("the host is no text"))?;
+        let mut row = serde_json::to_vec(&row).map_err(|_| Refusal::malformed("the host is not text"))?;
         row.push(b'\n');
         tokio::select! {
             biased;
@@ -161,7 +161,7 @@ impl Requests {
 }
 
 fn gone() -> Failure {
-    not_found("no process waits for this connection: it has hung up, or was answered before")
+    not_found("no process is waiting for this connection: it has hung up or was already answered")
 }
 
 /// Place of a process that waits.

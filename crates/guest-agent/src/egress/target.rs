@@ -18,7 +18,7 @@ impl Target {
             return Err(Refusal::malformed("the request names no host"));
         }
         if host.len() > EGRESS_HOST_BYTES_MAX {
-            let message = format!("the host is longer than {EGRESS_HOST_BYTES_MAX} bytes, and no name can be");
+            let message = format!("the host is longer than {EGRESS_HOST_BYTES_MAX} bytes, the limit for a name");
             return Err(Refusal::malformed(message));
         }
         if port == 0 {
@@ -43,7 +43,7 @@ impl Target {
             None => {
                 let (host, port) = authority.split_once(':').unwrap_or((authority, ""));
                 if port.contains(':') {
-                    return Err(Refusal::malformed("an IPv6 address needs brackets around it, as [::1]:80"));
+                    return Err(Refusal::malformed("an IPv6 address needs brackets around it, such as [::1]:80"));
                 }
                 (host, Some(port))
             }
@@ -59,7 +59,7 @@ impl Target {
             (Some(port), _) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
                 port.parse().map_err(|_| Refusal::malformed("the port is larger than 65535"))?
             }
-            (Some(_) | None, _) => return Err(Refusal::malformed("the port is no number")),
+            (Some(_) | None, _) => return Err(Refusal::malformed("the port is not a number")),
         };
         Target::new(host.to_owned(), port)
     }

@@ -54,7 +54,7 @@ pub(crate) async fn start(
         if let Some(fault) = name.as_deref().and_then(process_name_fault) {
             return Err(invalid(fault));
         }
-        let first = BASE64.decode(&input).map_err(|error| invalid(format!("the input is no base64: {error}")))?;
+        let first = BASE64.decode(&input).map_err(|error| invalid(format!("the input is not base64: {error}")))?;
         agent.background.check_name(name.as_deref())?;
         let mut command = Command::start(&agent, exec)?;
         let refused = command.begin(&agent, pending()).await?;
@@ -241,7 +241,7 @@ pub(crate) fn attach(agent: &Agent, attach: Attach, input: Incoming) -> Result<m
     if let AttachFrom::Position(position) = attach.from {
         let (_, end) = process.span();
         if position > end {
-            return Err(invalid(format!("the process has written {end} bytes so far, and not {position}")));
+            return Err(invalid(format!("the process has written {end} bytes so far, not {position}")));
         }
     }
     let (to, frames) = mpsc::channel(QUEUE_FRAMES);

@@ -64,7 +64,7 @@ impl Commands {
         let Some(running) = self.by_number.borrow().get(&control.command).cloned() else { return Ok(()) };
         match control.action {
             Action::Resize(size) => {
-                let no_terminal = || invalid("the command has no terminal that could be resized");
+                let no_terminal = || invalid("the command has no terminal to resize");
                 let terminal = running.terminal.as_ref().ok_or_else(no_terminal)?;
                 terminal::set_size(terminal, size).map_err(|errno| refused("cannot resize the terminal", errno))
             }

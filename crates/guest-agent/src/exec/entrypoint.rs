@@ -32,7 +32,7 @@ pub(crate) fn start(agent: &Rc<Agent>) {
 async fn run(agent: &Rc<Agent>, argv: Vec<String>) -> Result<String, Failure> {
     agent.settle();
     let permit = Arc::clone(&agent.execs).try_acquire_owned();
-    let permit = permit.map_err(|_| exhausted("the box runs as many commands as it can"))?;
+    let permit = permit.map_err(|_| exhausted("the sandbox runs the maximum number of commands"))?;
     let exec = Exec {
         argv,
         env: BTreeMap::new(),
@@ -64,13 +64,13 @@ async fn run(agent: &Rc<Agent>, argv: Vec<String>) -> Result<String, Failure> {
         return Ok(format!("cannot be started: {}", complaint(&exec, errno)));
     }
     let by_memory = reaper.memory_killed.get() || oom::kills(agent.oom_events.as_ref()) > oom_kills_before;
-    let why = if by_memory { "; the memory limit has ended it or one of its children" } else { "" };
+    let why = if by_memory { "; the memory limit killed it or one of its children" } else { "" };
     Ok(match end {
         Some(Report::Exited(status)) if libc::WIFSIGNALED(status) => {
-            format!("was ended by signal {}{why}", libc::WTERMSIG(status))
+            format!("was killed by signal {}{why}", libc::WTERMSIG(status))
         }
-        Some(Report::Exited(status)) => format!("ended with exit code {}{why}", libc::WEXITSTATUS(status)),
+        Some(Report::Exited(status)) => format!("exited with code {}{why}", libc::WEXITSTATUS(status)),
         // The reaper was killed, and with it every process below it.
-        _ => "was ended from inside the box".to_owned(),
+        _ => "was killed from inside the sandbox".to_owned(),
     })
 }

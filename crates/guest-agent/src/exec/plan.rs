@@ -94,7 +94,7 @@ fn environment<'a>(
 }
 
 fn c_string(text: impl Into<Vec<u8>>, what: &str) -> Result<CString> {
-    CString::new(text).map_err(|_| invalid(format!("{what} holds a NUL")))
+    CString::new(text).map_err(|_| invalid(format!("{what} contains a NUL")))
 }
 
 /// Returns the paths to try to execute, in this order. Texts that cannot be a path are left out: no
@@ -121,7 +121,7 @@ pub(super) fn code_of_refusal(exec: &Exec, step: Step, errno: Errno) -> Result<i
     Err(match (step, errno) {
         (_, Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => no_room(errno),
         (Step::Execute, Errno::TOOBIG) => {
-            invalid("the arguments and the environment are larger than the kernel takes (2 MiB, 128 KiB for one)")
+            invalid("the arguments and the environment are larger than the kernel allows (2 MiB, 128 KiB for one)")
         }
         (Step::Execute, Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => return Ok(127),
         (Step::Execute, _) => return Ok(126),
@@ -140,8 +140,8 @@ pub(super) fn code_of_refusal(exec: &Exec, step: Step, errno: Errno) -> Result<i
 /// Returns the failure of a fork or of a pipe.
 pub(super) fn no_room(errno: Errno) -> Failure {
     match errno {
-        Errno::AGAIN => exhausted("the box has reached its limit of processes"),
-        Errno::NOMEM => exhausted("the box has no memory left to start a process"),
+        Errno::AGAIN => exhausted("the sandbox has reached its process limit"),
+        Errno::NOMEM => exhausted("the sandbox has no memory left to start a process"),
         errno => refused("cannot start a command", errno),
     }
 }

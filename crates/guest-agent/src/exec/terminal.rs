@@ -61,11 +61,11 @@ fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
 fn refused(errno: Errno) -> Failure {
     match errno {
         Errno::NOSPC | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN => {
-            exhausted("the box has no terminal left; end a command that has one")
+            exhausted("the sandbox has no terminals left; end a command that uses one")
         }
         errno => not_supported(format!(
-            "this box has no terminals ({MULTIPLEXER}: {}); leave out `tty`",
-            if errno == Errno::NODEV { "not what it should be".to_owned() } else { reason(errno) }
+            "this sandbox has no terminals ({MULTIPLEXER}: {}); leave out `tty`",
+            if errno == Errno::NODEV { "not the expected device".to_owned() } else { reason(errno) }
         )),
     }
 }

@@ -105,7 +105,7 @@ fn set(root: &OwnedFd, attributes: &Attributes) -> Result<()> {
         chmodat(&dir, name, Mode::from_raw_mode(mode & MODE_MAX), AtFlags::empty()).map_err(at)?;
     }
     if let Some(mtime) = &attributes.mtime {
-        let mtime = time(mtime).ok_or_else(|| invalid("`mtime` is no number of seconds"))?;
+        let mtime = time(mtime).ok_or_else(|| invalid("`mtime` is not a number of seconds"))?;
         utimensat(&dir, name, &times(mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(at)?;
     }
     Ok(())

@@ -96,9 +96,7 @@ pub(crate) async fn glob(request: &Glob, share: Share) -> Result<Found> {
             }
             visited += 1;
             if visited > VISITED_MAX {
-                return Err(invalid(
-                    "the pattern would look at more than 1,000,000 files; begin it with a longer path",
-                ));
+                return Err(invalid("the pattern would visit more than 1,000,000 files; start it with a longer path"));
             }
             if visited % ENTRIES_PER_TURN == 0 {
                 yield_now().await;
@@ -113,9 +111,7 @@ pub(crate) async fn glob(request: &Glob, share: Share) -> Result<Found> {
             if is_dir(&path, entry.file_type()) && pattern.may_match_below(&path) {
                 pending_bytes += path.len() + PENDING_ENTRY_BYTES;
                 if pending_bytes > PENDING_BYTES_MAX {
-                    return Err(invalid(
-                        "the pattern would look into too many directories; begin it with a longer path",
-                    ));
+                    return Err(invalid("the pattern would visit too many directories; start it with a longer path"));
                 }
                 if pending_bytes > pending_taken {
                     found.share.take(pending_bytes - pending_taken).await?;

@@ -65,8 +65,8 @@ pub(crate) async fn list(request: &PathOnly, share: Share) -> Result<Listing> {
         bytes += ENTRY_BYTES + 2 * name.to_bytes().len() + listing.dir.len() + target.len();
         if bytes > LIST_BYTES_MAX {
             return Err(invalid(format!(
-                "{path}: the directory has more entries than one answer can describe, which is {} MiB or some 70,000; \
-                 run `ls` or `find` in the box",
+                "{path}: the directory has more entries than fit into one answer, which is {} MiB or about 70,000 \
+                 entries; run `ls` or `find` in the sandbox",
                 LIST_BYTES_MAX >> 20
             )));
         }

@@ -154,14 +154,14 @@ pub(crate) async fn feed<T: Send + 'static>(
         std::future::pending::<Infallible>().await
     };
     tokio::select! {
-        done = finished => done.unwrap_or_else(|_| Err(internal("the work was given up"))),
+        done = finished => done.unwrap_or_else(|_| Err(internal("the work was cancelled"))),
         never = pass_on => match never {},
     }
 }
 
 fn spawn(act: impl FnOnce() + Send + 'static) -> Result<()> {
     let thread = Builder::new().name("tidebox-files".to_owned()).stack_size(STACK_BYTES).spawn(act);
-    thread.map(drop).map_err(|error| exhausted(format!("the box has no room for another process: {error}")))
+    thread.map(drop).map_err(|error| exhausted(format!("the sandbox cannot start another process: {error}")))
 }
 
 /// Begins work on a thread, as `actor`, and waits for the head of its answer.
@@ -186,6 +186,6 @@ pub(crate) async fn begin(
     match receiver.recv().await {
         Some(Ok(_)) => Ok(Pieces { receiver }),
         Some(Err(failure)) => Err(failure),
-        None => Err(internal("the work was given up")),
+        None => Err(internal("the work was cancelled")),
     }
 }

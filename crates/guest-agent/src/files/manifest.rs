@@ -34,7 +34,7 @@ pub(crate) fn manifest(request: &Manifest, output: &mut Output) -> Result<()> {
     let all = FileScope::all(&request.path);
     let stat = statat(CWD, path.bytes(), AtFlags::empty()).map_err(|errno| lookup_refused(path, errno))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-        return Err(invalid(format!("{path}: is no directory")));
+        return Err(invalid(format!("{path}: not a directory")));
     }
     let mut walk = Walk::begin(&all)?;
     let above = trimmed(&normal(path.bytes())).len() + 1;

@@ -91,7 +91,7 @@ struct Sink<'a> {
 
 impl Write for Sink<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.output.bytes(bytes).map_err(|_| std::io::Error::other("the caller has left"))?;
+        self.output.bytes(bytes).map_err(|_| std::io::Error::other("the caller has disconnected"))?;
         Ok(bytes.len())
     }
 
@@ -225,7 +225,7 @@ impl Read for Whole {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
         let read = self.file.read(buffer.get_mut(..most).unwrap_or_default())?;
         if read == 0 && most > 0 {
-            return Err(std::io::Error::other("a file became shorter while it was read"));
+            return Err(std::io::Error::other("a file became shorter while it was being read"));
         }
         self.left -= read as u64;
         Ok(read)

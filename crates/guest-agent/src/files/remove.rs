@@ -50,7 +50,7 @@ pub(crate) async fn delete(request: &Delete) -> Result<()> {
             }
         }
         Err(Errno::NOTEMPTY | Errno::EXIST) => {
-            Err(invalid(format!("{path}: the directory is not empty; say `recursive` to remove it with all it holds")))
+            Err(invalid(format!("{path}: the directory is not empty; set `recursive` to remove it with its contents")))
         }
         Err(errno) => Err(lookup_refused(path, errno)),
     }
@@ -97,7 +97,7 @@ impl ProcessTree {
 
     /// Removes everything below the top.
     async fn empty(&mut self, path: &RawPath) -> Result<()> {
-        let moved = || invalid(format!("{path}: was moved about while it was being removed"));
+        let moved = || invalid(format!("{path}: was moved while it was being removed"));
         let mut rounds = 0;
         loop {
             yield_now().await;
@@ -105,7 +105,7 @@ impl ProcessTree {
                 Found::More => {}
                 Found::Full(name) => {
                     if self.levels.len() >= LEVELS_MAX {
-                        return Err(invalid(format!("{path}: is too deep")));
+                        return Err(invalid(format!("{path}: is nested too deeply")));
                     }
                     match openat(&self.here, name.as_slice(), OPEN_DIR, Mode::empty()) {
                         Ok(dir) => {
@@ -174,5 +174,5 @@ impl ProcessTree {
 }
 
 fn tree_refused(path: &RawPath, errno: Errno) -> Failure {
-    refused(format!("{path} is only removed in part: something in it"), errno)
+    refused(format!("{path} was only partly removed: something in it"), errno)
 }

@@ -68,9 +68,9 @@ pub(super) fn compile(pattern: &TextPattern, within_lines: bool, bytes_max: usiz
     }
     builder.build(&pattern.text).map_err(|error| {
         if matches!(error.kind(), grep_regex::ErrorKind::NotAllowed(_)) {
-            return invalid("the pattern contains an end of line; a search looks at each line by itself");
+            return invalid("the pattern contains a line break; a search checks each line separately");
         }
-        invalid(format!("the pattern is no regular expression that can be used: {error}"))
+        invalid(format!("the pattern is not a valid regular expression: {error}"))
     })
 }
 

@@ -63,7 +63,7 @@ pub(crate) fn unpack(request: &PathOnly, input: Input) -> Result<Unpacked> {
         let kept = if done.members == 0 {
             "nothing was unpacked".to_owned()
         } else {
-            format!("the {} members before it were unpacked, and stay", done.members)
+            format!("the {} members before it were unpacked and remain", done.members)
         };
         // What is not there is so in the archive, or was removed meanwhile.
         let kind = if failure.kind == FailureKind::NotFound { FailureKind::Invalid } else { failure.kind };
@@ -169,13 +169,13 @@ impl Unpacking {
                 let target = names.link.unwrap_or_else(|| header.link_name_bytes().unwrap_or_default().into_owned());
                 let target = self::steps(&target)?;
                 let Some((first, above)) = target.split_last() else {
-                    return Err(invalid("it is another name of the directory itself"));
+                    return Err(invalid("it is a hard link to the directory itself"));
                 };
                 let (first_dir, dir) = (self.open(&above.join(&b'/'), false)?, self.here()?);
                 let same = |at: &OwnedFd, name: &[u8]| {
                     statat(at, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| (stat.st_dev, stat.st_ino))
                 };
-                let found = same(&first_dir, first).map_err(|errno| refused("the file that it is a name of", errno))?;
+                let found = same(&first_dir, first).map_err(|errno| refused("the target of its link", errno))?;
                 if same(dir, name) != Ok(found) {
                     clear(dir, name)?;
                     linkat(&first_dir, *first, dir, *name, AtFlags::empty())
@@ -183,12 +183,12 @@ impl Unpacking {
                 }
             }
             b'S' => {
-                return Err(invalid("sparse files are not taken; pack without --sparse"));
+                return Err(invalid("sparse files are not supported; pack without --sparse"));
             }
             b'3' | b'4' | b'6' => {
                 return Err(invalid("is a device or a FIFO; leave it out"));
             }
-            _ => return Err(invalid("is of a kind that is not known")),
+            _ => return Err(invalid("is of an unknown kind")),
         }
         Ok(())
     }
@@ -220,7 +220,7 @@ impl Unpacking {
                 let shown = escaped(step);
                 match errno {
                     Errno::LOOP | Errno::NOTDIR => invalid(format!(
-                        "`{shown}` in its path is a link or a file in the sandbox, and no directory; remove it first"
+                        "`{shown}` in its path is a link or a file in the sandbox, not a directory; remove it first"
                     )),
                     errno => refused(format!("`{shown}` in its path"), errno),
                 }
@@ -270,7 +270,7 @@ pub(super) fn steps(path: &[u8]) -> Result<Vec<&[u8]>> {
         return Err(invalid("its name is absolute; pack with names below the directory"));
     }
     if path.len() > PATH_BYTES_MAX || path.contains(&0) {
-        return Err(invalid("its name is none that a file can have"));
+        return Err(invalid("its name is not a valid file name"));
     }
     let steps: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|step| !matches!(*step, b"" | b".")).collect();
     if steps.contains(&&b".."[..]) {
@@ -284,9 +284,9 @@ fn clear(dir: &OwnedFd, name: &[u8]) -> Result<()> {
     match unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(Errno::ISDIR | Errno::PERM) if is_dir(dir, name) => {
-            Err(invalid("there is a directory of this name in the sandbox; remove it first"))
+            Err(invalid("there is a directory with this name in the sandbox; remove it first"))
         }
-        Err(errno) => Err(refused("the file of this name in the sandbox", errno)),
+        Err(errno) => Err(refused("the file with this name in the sandbox", errno)),
     }
 }
 
@@ -297,7 +297,7 @@ pub(super) fn is_dir(dir: &OwnedFd, name: &[u8]) -> bool {
 
 fn file(dir: &OwnedFd, name: &[u8], mode: u32, mtime: Time, size: u64, content: &mut impl Read) -> Result<()> {
     if is_dir(dir, name) {
-        return Err(invalid("there is a directory of this name in the sandbox; remove it first"));
+        return Err(invalid("there is a directory with this name in the sandbox; remove it first"));
     }
     let errno_of = |errno| refused("the file", errno);
     // A part never stands under the file's own name.
@@ -309,7 +309,7 @@ fn file(dir: &OwnedFd, name: &[u8], mode: u32, mtime: Time, size: u64, content: 
         while left > 0 {
             let read = content.read(&mut buffer).map_err(|error| invalid(reading(&error)))?;
             if read == 0 {
-                return Err(invalid("the archive is cut short"));
+                return Err(invalid("the archive is truncated"));
             }
             let piece = buffer.get(..read).unwrap_or_default();
             let errno = |error: &std::io::Error| Errno::from_io_error(error).unwrap_or(Errno::IO);
@@ -334,9 +334,9 @@ pub(super) fn times((seconds, nanoseconds): Time) -> Timestamps {
 /// Returns the message for an archive that cannot be read on.
 fn reading(error: &std::io::Error) -> String {
     if matches!(error.kind(), std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionAborted) {
-        return "the archive is cut short".to_owned();
+        return "the archive is truncated".to_owned();
     }
-    format!("this is no tar archive, or a damaged one: {error}")
+    format!("this is not a tar archive, or it is damaged: {error}")
 }
 
 /// Reads the content of a header that describes the next member.
@@ -355,7 +355,7 @@ fn text(content: &mut impl Read) -> Result<Vec<u8>> {
 
 /// Reads the records of a pax header.
 fn pax(text: &[u8], names: &mut Names) -> Result<()> {
-    let malformed = || invalid("the archive has a pax header that is malformed");
+    let malformed = || invalid("the archive has a malformed pax header");
     let mut rest = text;
     while !rest.is_empty() {
         let space = rest.iter().position(|byte| *byte == b' ').ok_or_else(malformed)?;
@@ -371,9 +371,9 @@ fn pax(text: &[u8], names: &mut Names) -> Result<()> {
             b"mtime" => {
                 names.mtime = Some(str::from_utf8(value).ok().and_then(time).ok_or_else(malformed)?);
             }
-            b"size" => return Err(invalid("a file above 8 GiB has to be packed with tar --format=gnu")),
+            b"size" => return Err(invalid("a file above 8 GiB must be packed with tar --format=gnu")),
             key if key.starts_with(b"GNU.sparse.") => {
-                return Err(invalid("sparse files are not taken; pack without --sparse"));
+                return Err(invalid("sparse files are not supported; pack without --sparse"));
             }
             _ => {}
         }

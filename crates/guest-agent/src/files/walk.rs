@@ -188,7 +188,7 @@ impl Iterator for Walk {
                 }
                 self.pending_bytes += entry.path.len();
                 if self.pending_bytes > PENDING_BYTES_MAX {
-                    return Some(Err(invalid("there are too many directories; begin with a longer path")));
+                    return Some(Err(invalid("there are too many directories; start with a longer path")));
                 }
                 self.pending.push(Pending { path: entry.path.clone(), rules });
             }
@@ -219,7 +219,7 @@ fn globs(root: &[u8], scope: &FileScope) -> Result<Override> {
         let added = if is_empty { None } else { globs.add(&format!("{prefix}{glob}")).ok() };
         added.map(drop).ok_or_else(|| {
             let shown: String = glob.chars().take(100).collect();
-            invalid(format!("`{field}`: `{shown}` is no glob; write one like *.rs or src/**/test_*.py"))
+            invalid(format!("`{field}`: `{shown}` is not a valid glob; write one like *.rs or src/**/test_*.py"))
         })
     };
     for glob in &scope.include {

@@ -64,7 +64,7 @@ pub(crate) fn watch(request: &WatchFiles, output: &mut Output) -> Result<()> {
 fn none_left(path: impl Display, errno: Errno) -> guest_protocol::Failure {
     match errno {
         Errno::NOSPC | Errno::MFILE => {
-            exhausted("the kernel has no watch left for this user; watch a smaller directory")
+            exhausted("the kernel has no watches left for this user; watch a smaller directory")
         }
         errno => refused(path, errno),
     }
@@ -133,8 +133,8 @@ impl Watching {
         match self.add_below(&root, |_, _| {}) {
             Ok(true) => Ok(()),
             Ok(false) => Err(invalid(format!(
-                "{}: has more than {WATCHED_DIRECTORIES_MAX} directories, or {PATHS_BYTES_MAX} bytes of their \
-                 paths; watch one of them, or not recursively",
+                "{}: has more than {WATCHED_DIRECTORIES_MAX} directories, or {PATHS_BYTES_MAX} bytes of their paths; \
+                 watch one of them, or do not watch recursively",
                 escaped(&root)
             ))),
             Err(errno) => Err(none_left(escaped(&root), errno)),

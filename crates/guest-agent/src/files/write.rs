@@ -39,7 +39,7 @@ pub(crate) async fn write(request: &WriteFile, body: Incoming) -> Result<()> {
     let path = &check(&request.path)?;
     request.mode.map_or(Ok(()), check_mode)?;
     if path.bytes().ends_with(b"/") {
-        return Err(invalid(format!("{path}: a file's path does not end with a slash")));
+        return Err(invalid(format!("{path}: a file's path must not end with a slash")));
     }
     let mut parents = Parents::default();
     let place = Place::find(path, &mut parents)?;
@@ -57,7 +57,7 @@ pub(crate) async fn write(request: &WriteFile, body: Incoming) -> Result<()> {
 pub(super) fn overwrite(path: &RawPath, content: &[u8]) -> Result<()> {
     let place = Place::find(path, &mut Parents::default())?;
     if place.old.is_none() {
-        return Err(invalid(format!("{path}: is gone")));
+        return Err(invalid(format!("{path}: no longer exists")));
     }
     let temporary = Temporary::create(&place).map_err(|errno| write_refused(path, errno))?;
     temporary.write_all(content).map_err(|errno| refused(path, errno))?;
@@ -75,7 +75,7 @@ pub(crate) fn make_dir_and_parents(path: &[u8]) -> Result<(), Errno> {
 /// Returns the failure of a write. A directory that is gone makes the request invalid.
 fn write_refused(path: &RawPath, errno: Errno) -> guest_protocol::Failure {
     match errno {
-        Errno::NOENT => invalid(format!("{path}: its directory is gone")),
+        Errno::NOENT => invalid(format!("{path}: its directory no longer exists")),
         errno => refused(path, errno),
     }
 }

@@ -104,15 +104,15 @@ fn prepare(
         slot_user::settle(slot)?;
     }
     rustix::system::sethostname(launch.hostname.as_bytes()).at("set the host name")?;
-    syscall::raise_loopback().at("raise the loopback interface")?;
+    syscall::raise_loopback().at("bring up the loopback interface")?;
     rustix::process::setsid().at("start a session")?;
     let sockets = sockets::open().and_then(own).ok();
-    hand_over(handed, oom_events.as_ref(), sockets.as_ref()).at("hand over descriptors")?;
+    hand_over(handed, oom_events.as_ref(), sockets.as_ref()).at("pass descriptors")?;
     let diverted = diversion.as_ref().map(|it| hand_over_sockets(it, launch)).transpose();
-    let diverted = diverted.at("hand over descriptors")?;
+    let diverted = diverted.at("pass descriptors")?;
     if let Some(files) = &size_files {
-        syscall::duplicate_to(&files.meminfo, MEMINFO_FD).at("hand over descriptors")?;
-        syscall::duplicate_to(&files.stat, STAT_FD).at("hand over descriptors")?;
+        syscall::duplicate_to(&files.meminfo, MEMINFO_FD).at("pass descriptors")?;
+        syscall::duplicate_to(&files.stat, STAT_FD).at("pass descriptors")?;
     }
     privileges::limit_resources(&launch.soft)?;
     shares::bound_each(Part::of(launch))?;
@@ -222,13 +222,13 @@ fn boot(launch: &Launch) -> Boot {
 
 /// Returns the agent's command line and environment.
 fn arguments(boot: &Boot) -> Result<(Vec<CString>, Vec<CString>), Refused> {
-    let boot = serde_json::to_string(boot).map_err(|_| Errno::INVAL).at("order the agent")?;
+    let boot = serde_json::to_string(boot).map_err(|_| Errno::INVAL).at("prepare the agent's order")?;
     let strings = |strings: &[&str]| {
         strings.iter().map(|text| CString::new(*text)).collect::<Result<Vec<_>, _>>().map_err(|_| Errno::INVAL)
     };
-    let argv = strings(&["tidebox-agent", "agent"]).at("order the agent")?;
+    let argv = strings(&["tidebox-agent", "agent"]).at("prepare the agent's order")?;
     let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     // Not an argument, which every program of the box sees in lists of processes.
-    let env = strings(&[path, &format!("{ORDER}={boot}")]).at("order the agent")?;
+    let env = strings(&[path, &format!("{ORDER}={boot}")]).at("prepare the agent's order")?;
     Ok((argv, env))
 }

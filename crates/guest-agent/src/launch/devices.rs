@@ -138,7 +138,7 @@ impl Covers {
     /// Makes a file and a directory below `stage`. What is mounted from there is read-only too, and no file
     /// system of its own, whose end would take the kernel milliseconds.
     pub(super) fn make(stage: &str) -> Result<Covers, Refused> {
-        const STEP: &str = "make what covers files";
+        const STEP: &str = "make the masks for files";
         let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         let parent = format!("{stage}/empty");
         let covers = Covers { file: format!("{parent}/file"), dir: format!("{parent}/dir") };

@@ -105,10 +105,10 @@ fn settle(machine: &Machine, drives: &Drives) -> Result<Made, Refused> {
     drives.enter(machine)?;
     write_machine_id(&machine.entropy)?;
     rustix::system::sethostname(machine.hostname.as_bytes()).at("set the host name")?;
-    syscall::raise_loopback().at("raise the loopback interface")?;
+    syscall::raise_loopback().at("bring up the loopback interface")?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).at("open /dev/null")?;
     for number in 0..=2 {
-        syscall::duplicate_to(&null, number).at("leave the console")?;
+        syscall::duplicate_to(&null, number).at("detach from the console")?;
     }
     let sockets = sockets::open().ok();
     privileges::limit_resources(&SoftLimits::default())?;

@@ -28,7 +28,7 @@ pub(super) fn mounts(launch: &Launch, user_namespace: BorrowedFd<'_>) -> Result<
 
 /// Returns a detached mount of a host directory that shows host root's files as the box's.
 fn lower_mount(path: &str, user_namespace: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
-    let mount = detached(path).at("take a layer")?;
+    let mount = detached(path).at("open a layer")?;
     syscall::idmap_mount(&mount, user_namespace).at("map the ids of a layer")?;
     Ok(mount)
 }
@@ -68,7 +68,7 @@ fn created(source: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
 fn storage_mount(launch: &Launch) -> Result<Option<OwnedFd>, Refused> {
     let mount = match &launch.storage {
         Storage::TmpfsMb(_) => return Ok(None),
-        Storage::Directory(dir) => detached(dir).at("take the box's storage")?,
+        Storage::Directory(dir) => detached(dir).at("open the box's storage")?,
         Storage::Image(file) => image_mount(file)?,
     };
     prepare_storage(launch, mount.as_fd())?;
@@ -96,7 +96,7 @@ pub(super) fn prepare_storage(launch: &Launch, storage: BorrowedFd<'_>) -> Resul
         }
         None => Ok(()),
     };
-    own("").at("own the box's storage")?;
+    own("").at("set the owner of the box's storage")?;
     for overlay in &launch.overlays {
         for path in [overlay.name.clone(), format!("{}/upper", overlay.name), format!("{}/work", overlay.name)] {
             match rustix::fs::mkdirat(storage, path.as_str(), Mode::from_raw_mode(0o755)) {
@@ -104,7 +104,7 @@ pub(super) fn prepare_storage(launch: &Launch, storage: BorrowedFd<'_>) -> Resul
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno).at("make the box's storage"),
             }
-            own(&path).at("own the box's storage")?;
+            own(&path).at("set the owner of the box's storage")?;
         }
     }
     Ok(())

@@ -45,7 +45,7 @@ pub(crate) fn read_order<T: DeserializeOwned>(control: BorrowedFd<'_>) -> Result
         }
         line.extend_from_slice(&piece[..n]);
     }
-    serde_json::from_slice(&line).map_err(|_| Errno::BADMSG).at("understand the order")
+    serde_json::from_slice(&line).map_err(|_| Errno::BADMSG).at("parse the order")
 }
 
 pub(super) fn report(control: BorrowedFd<'_>, report: &LaunchReport) -> Result<(), Errno> {

@@ -96,7 +96,7 @@ fn send_off(
         sent.diversion = Some(divert(pid)?);
     }
     report_pid(handed.control.as_fd(), pid)?;
-    go(channel, &sent).at("tell the box to go")
+    go(channel, &sent).at("start the box")
 }
 
 /// Opens a file for reading so that its link in `/proc` shows only the name: the box can read the

@@ -61,7 +61,7 @@ pub(super) fn give_up(user: Option<u32>, is_machine: bool) -> Result<(), Refused
             Ok(()) => {}
             // The first number that this kernel does not know.
             Err(rustix::io::Errno::INVAL) => break,
-            Err(errno) => return Err(errno).at("bound the capabilities"),
+            Err(errno) => return Err(errno).at("limit the capabilities"),
         }
     }
     clear_ambient_capability_set().at("clear the ambient capabilities")?;
@@ -115,11 +115,11 @@ pub(crate) fn limit_resources(soft: &SoftLimits) -> Result<(), Refused> {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
     };
     bound(Resource::Core, CORE_BYTES).at("forbid core dumps")?;
-    bound(Resource::Nofile, OPEN_FILES_MAX).at("bound the open files")?;
-    bound(Resource::Nice, 0).at("bound the priority")?;
-    bound(Resource::Rtprio, 0).at("bound the priority")?;
+    bound(Resource::Nofile, OPEN_FILES_MAX).at("limit the open files")?;
+    bound(Resource::Nice, 0).at("limit the priority")?;
+    bound(Resource::Rtprio, 0).at("limit the priority")?;
     if soft.pids > 0 {
-        bound(Resource::Nproc, soft.pids.into()).at("bound the processes")?;
+        bound(Resource::Nproc, soft.pids.into()).at("limit the processes")?;
     }
     Ok(())
 }

@@ -114,7 +114,7 @@ fn own_mounts(launch: &Launch) -> Result<Vec<OwnedFd>, Refused> {
         Storage::TmpfsMb(_) => None,
     };
     let layers = launch.overlays.iter().flat_map(|overlay| &overlay.lower);
-    layers.chain(storage).map(|path| copied(path.as_str()).at("take a layer")).collect()
+    layers.chain(storage).map(|path| copied(path.as_str()).at("open a layer")).collect()
 }
 
 fn cover() -> Result<&'static str, Refused> {

@@ -83,7 +83,7 @@ pub(super) fn bound_the_whole(launch: &Launch) -> Result<(), Refused> {
         let limit = getrlimit(resource);
         let now = limit.current.unwrap_or(u64::MAX);
         let most = if launch.id_base.is_some() { now.min(most) } else { now - now / u64::from(PARTS) };
-        setrlimit(resource, Rlimit { current: Some(most), ..limit }).at("bound the counts of the box")?;
+        setrlimit(resource, Rlimit { current: Some(most), ..limit }).at("set the resource limits of the box")?;
     }
     Ok(())
 }
@@ -94,7 +94,8 @@ pub(crate) fn bound_each(part: Part) -> Result<(), Refused> {
         let limit = getrlimit(resource);
         let now = limit.current.unwrap_or(u64::MAX).min(limit.maximum.unwrap_or(u64::MAX));
         let most = now.min(most) / u64::from(part.0);
-        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) }).at("bound the counts of the box")?;
+        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
+            .at("set the resource limits of the box")?;
     }
     Ok(())
 }
@@ -107,12 +108,12 @@ pub(super) fn bound_the_namespace(proc: &str, part: Part) -> Result<(), Refused>
         match fs::write(format!("{proc}/sys/user/{name}"), most.to_string()) {
             // The kernel was built without it.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            written => written.at("bound the counts of the box")?,
+            written => written.at("set the resource limits of the box")?,
         }
     }
     match fs::write(format!("{proc}/sys/net/core/optmem_max"), SOCKET_OPTION_BYTES_MAX.to_string()) {
         // Kernels before 6.7 have one limit for the whole host.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => Ok(()),
-        written => written.at("bound the options of sockets"),
+        written => written.at("limit the socket options"),
     }
 }

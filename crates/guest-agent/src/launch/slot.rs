@@ -75,7 +75,7 @@ fn send_off(
     process::record(&launch.dir, pid)?;
     let diversion = launch.transparent.then(|| divert(pid)).transpose()?;
     process::report_pid(handed.control.as_fd(), pid)?;
-    go::go(channel, &go::Sent { mounts, diversion }).at("tell the slot to go")
+    go::go(channel, &go::Sent { mounts, diversion }).at("start the slot")
 }
 
 /// Namespaces of the box.

@@ -29,9 +29,10 @@ pub(super) fn settle(slot: &Slot) -> Result<(), Refused> {
         written.set_permissions(fs::Permissions::from_mode(0o644)).at("write the users")?;
     }
     for dir in [HOME, WORKSPACE] {
-        fs::create_dir_all(dir).at("make a home")?;
-        rustix::fs::chown(dir, Some(Uid::from_raw(slot.uid)), Some(Gid::from_raw(slot.uid))).at("give a home away")?;
-        rustix::fs::chmod(dir, Mode::from_raw_mode(0o700)).at("close a home")?;
+        fs::create_dir_all(dir).at("make a home directory")?;
+        rustix::fs::chown(dir, Some(Uid::from_raw(slot.uid)), Some(Gid::from_raw(slot.uid)))
+            .at("set the owner of a home directory")?;
+        rustix::fs::chmod(dir, Mode::from_raw_mode(0o700)).at("set the mode of a home directory")?;
     }
     Ok(())
 }

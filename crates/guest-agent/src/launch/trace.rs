@@ -106,7 +106,7 @@ fn start(trace: &Trace, control: &OwnedFd, listener: &OwnedFd) -> Result<Watched
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::open(path(name), flags, Mode::from_raw_mode(0o600)).and_then(own)
     };
-    let life = open(LIFE, OFlags::RDONLY | OFlags::NONBLOCK).at("open the sign of life")?;
+    let life = open(LIFE, OFlags::RDONLY | OFlags::NONBLOCK).at("open the server's liveness pipe")?;
     let count = open("events", OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC).at("make the count of memory kills")?;
     let oom_events = open("events", OFlags::RDONLY).at("open the count of memory kills")?;
     let (notes, our_notes) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).at("make a pipe")?;
@@ -140,13 +140,13 @@ fn settle(trace: &Trace, control: BorrowedFd<'_>, child: BorrowedFd<'_>, proot: 
     let line = |pid: Pid| Ok(format!("{pid} {}\n", start_time(pid)?));
     fs::write(format!("{}/pid", trace.dir), line(getpid())? + &line(proot)?).at("record the pids")?;
     let proot_fd = pidfd_open(proot, PidfdFlags::empty()).at("hold PRoot")?;
-    set_child_subreaper(Some(getpid())).at("take what loses its parent")?;
+    set_child_subreaper(Some(getpid())).at("adopt orphaned processes")?;
     set_no_new_privs(true).at("give up new privileges")?;
     trace.id.map_or(Ok(()), privileges::become_user)?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).at("hide from the box")?;
     let number = getpid().as_raw_nonzero().get().unsigned_abs();
     report(control, &LaunchReport::Pid(number)).at("report the pid")?;
-    go(child, &Sent::default()).at("tell PRoot to go")?;
+    go(child, &Sent::default()).at("start PRoot")?;
     Ok(proot_fd)
 }
 
@@ -176,23 +176,23 @@ fn prepare(trace: &Trace, given: &Given<'_>) -> Result<Command, Refused> {
         traced: Some(Traced { notes_fd: NOTES_FD, ..trace.boot.traced.clone().unwrap_or_default() }),
         ..trace.boot.clone()
     };
-    let boot = serde_json::to_string(&boot).map_err(|_| Errno::INVAL).at("order the agent")?;
+    let boot = serde_json::to_string(&boot).map_err(|_| Errno::INVAL).at("prepare the agent's order")?;
     let (program, arguments) = trace.argv.split_first().ok_or(Errno::INVAL).at("find PRoot")?;
     let mut command = Command::new(program);
     command.args(arguments).arg("agent").env_clear().envs(&trace.env).env(ORDER, &boot).current_dir("/");
     privileges::end_before_the_server(false)?;
-    syscall::close_at_exec_from(3).at("hand over descriptors")?;
+    syscall::close_at_exec_from(3).at("pass descriptors")?;
     let all = [(given.listener, LISTENER_FD), (&given.oom_events, OOM_EVENTS_FD), (&given.notes, NOTES_FD)];
     for (fd, number) in all {
-        syscall::duplicate_to(fd, number).at("hand over descriptors")?;
+        syscall::duplicate_to(fd, number).at("pass descriptors")?;
     }
     if let Some(sockets) = &sockets {
-        syscall::duplicate_to(sockets, SOCKETS_FD).at("hand over descriptors")?;
+        syscall::duplicate_to(sockets, SOCKETS_FD).at("pass descriptors")?;
     }
     let pids = if trace.id.is_some() && trace.bounds.pids > 0 { trace.bounds.pids + OWN_PROCESSES } else { 0 };
     privileges::limit_resources(&SoftLimits { pids, ..SoftLimits::default() })?;
     shares::bound_each(if trace.id.is_some() { Part::WHOLE } else { Part::HALF })?;
-    limit_files(trace.bounds.disk_mb).at("bound the files")?;
+    limit_files(trace.bounds.disk_mb).at("limit the open files")?;
     let filter = seccomp::program(seccomp::Profile::Tracer).map_err(|_| Errno::TOOBIG);
     let filter = filter.at("build the system call filter")?;
     trace.id.map_or(Ok(()), privileges::become_user)?;

@@ -48,7 +48,7 @@ fn start(vmm: &Vmm, control: &OwnedFd) -> Result<(), Refused> {
             drop(theirs);
             let sent_off = record(&vmm.dir, pid)
                 .and_then(|()| report_pid(control.as_fd(), pid))
-                .and_then(|()| go(ours.as_fd(), &Sent::default()).at("tell the program to go"));
+                .and_then(|()| go(ours.as_fd(), &Sent::default()).at("start the program"));
             if sent_off.is_err() {
                 // The process waits for this one, so its pid cannot have been reused.
                 let _ = kill_process(pid, Signal::KILL);
@@ -82,14 +82,14 @@ fn prepare(vmm: &Vmm) -> Result<Command, Refused> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let console = rustix::fs::open(vmm.console.as_str(), flags, Mode::empty()).at("open the console")?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).at("open /dev/null")?;
-    let (program, arguments) = vmm.argv.split_first().ok_or(Errno::INVAL).at("order the program")?;
+    let (program, arguments) = vmm.argv.split_first().ok_or(Errno::INVAL).at("prepare the program's arguments")?;
     let mut command = Command::new(program);
     command.args(arguments).env_clear().current_dir(&vmm.workdir);
     limit_resources(&SoftLimits::default())?;
     set_no_new_privs(true).at("give up new privileges")?;
-    syscall::close_at_exec_from(3).at("hand over descriptors")?;
+    syscall::close_at_exec_from(3).at("pass descriptors")?;
     for (descriptor, number) in [(&null, 0), (&console, 1), (&console, 2)] {
-        syscall::duplicate_to(descriptor, number).at("hand over descriptors")?;
+        syscall::duplicate_to(descriptor, number).at("pass descriptors")?;
     }
     Ok(command)
 }

@@ -17,10 +17,10 @@ const HEADER_SET: &AsciiSet = &CONTROLS.add(b'%');
 /// # Errors
 /// Invalid if they are missing or make no sense.
 pub(super) fn from_header<T: DeserializeOwned>(headers: &HeaderMap) -> Result<T> {
-    let fault = || invalid(format!("the header {REQUEST_HEADER} is missing or makes no sense"));
+    let fault = || invalid(format!("the header {REQUEST_HEADER} is missing or malformed"));
     let value = headers.get(REQUEST_HEADER).and_then(|value| value.to_str().ok()).ok_or_else(fault)?;
     let text = percent_decode_str(value).decode_utf8().map_err(|_| fault())?;
-    serde_json::from_str(&text).map_err(|error| invalid(format!("the header {REQUEST_HEADER} makes no sense: {error}")))
+    serde_json::from_str(&text).map_err(|error| invalid(format!("the header {REQUEST_HEADER} is malformed: {error}")))
 }
 
 /// Encodes a value for a header or a trailer.

@@ -174,7 +174,7 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
         (&Method::POST, "/files/watch") => {
             let wanted: WatchFiles = body(request).await?;
             let permit = Arc::clone(&agent.watches).try_acquire_owned();
-            let permit = permit.map_err(|_| exhausted("there are as many watches of files as a sandbox may have"))?;
+            let permit = permit.map_err(|_| exhausted("the sandbox has the maximum number of file watches"))?;
             let act = move |output: &mut Output| files::watch::watch(&wanted, output);
             let pieces = long_work::begin(Actor::of(&agent.boot)?, permit, act).await?;
             return Ok(Response::new(Answer::Watch(pieces)));
@@ -233,7 +233,7 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             let wanted = body(request).await?;
             rows(actor.run(files::glob::glob(&wanted, agent.budget.share())).await?, active)
         }
-        (method, path) => Err(not_found(format!("the agent has no {method} {path}"))),
+        (method, path) => Err(not_found(format!("the agent has no route {method} {path}"))),
     }
 }
 
@@ -270,7 +270,7 @@ async fn run(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response<A
     let (tell_begun, begun) = oneshot::channel();
     let active = agent.activity.begin();
     spawn_local(exec::run(Rc::clone(agent), request.into_body(), sender, tell_begun, permit));
-    let number = begun.await.unwrap_or_else(|_| Err(internal("the command was given up")))?;
+    let number = begun.await.unwrap_or_else(|_| Err(internal("the command was cancelled")))?;
     let mut response = Response::new(Answer::Frames(receiver, active));
     response.headers_mut().insert(COMMAND_HEADER, HeaderValue::from(number));
     Ok(response)
@@ -282,16 +282,16 @@ async fn start_process(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<
     let start = body_of(request, PAYLOAD_BYTES_MAX).await?;
     let (tell_begun, begun) = oneshot::channel();
     spawn_local(background::start(Rc::clone(agent), start, tell_begun, permit));
-    json(&begun.await.unwrap_or_else(|_| Err(internal("the process was given up")))?)
+    json(&begun.await.unwrap_or_else(|_| Err(internal("the process was cancelled")))?)
 }
 
 /// Takes the place of a command.
 fn permit(agent: &Agent) -> Result<OwnedSemaphorePermit> {
     if agent.boot.holds_slots {
-        return Err(not_supported("this box is there for its slots: run commands in one of them"));
+        return Err(not_supported("this box only holds slots: run commands in one of them"));
     }
     let permit = Arc::clone(&agent.execs).try_acquire_owned();
-    permit.map_err(|_| exhausted("the box runs as many commands as it can"))
+    permit.map_err(|_| exhausted("the sandbox runs the maximum number of commands"))
 }
 
 async fn body<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T> {
@@ -308,7 +308,7 @@ async fn body_of<T: DeserializeOwned>(request: Request<Incoming>, bytes_max: usi
             "the request was cut off".to_owned()
         })
     })?;
-    serde_json::from_slice(&body.to_bytes()).map_err(|error| invalid(format!("the request makes no sense: {error}")))
+    serde_json::from_slice(&body.to_bytes()).map_err(|error| invalid(format!("the request is malformed: {error}")))
 }
 
 fn json(value: &impl Serialize) -> Result<Response<Answer>> {

@@ -136,8 +136,8 @@ impl Process {
 async fn what_is_no_request_to_a_proxy_is_answered_with_what_to_change() {
     let proxy = Proxy::start().await;
     for (request, status, words) in [
-        ("GET / HTTP/1.1\r\nHost: a\r\n", 400, "no web server"),
-        ("OPTIONS * HTTP/1.1\r\nHost: a\r\n", 400, "no web server"),
+        ("GET / HTTP/1.1\r\nHost: a\r\n", 400, "not a web server"),
+        ("OPTIONS * HTTP/1.1\r\nHost: a\r\n", 400, "not a web server"),
         ("GET https://a/ HTTP/1.1\r\nHost: a\r\n", 400, "use CONNECT"),
         ("GET ftp://a/ HTTP/1.1\r\nHost: a\r\n", 400, "http://"),
         ("GET http://u:p@a/ HTTP/1.1\r\nHost: a\r\n", 400, "before an @"),

@@ -282,9 +282,9 @@ fn image(dir: &str, argv: &[&str]) -> (Defaults, Option<Vec<String>>) {
 async fn the_entry_point_runs_as_the_image_says_and_its_output_is_the_console() {
     let script = "echo one $FOO; pwd; id -u; echo two >&2; printf unended; exit 7";
     let mut agent = Agent::start_image(|dir| image(dir, &["sh", "-c", script])).await;
-    line(&mut agent, "tidebox: the entry point ended with exit code 7").await;
+    line(&mut agent, "tidebox: the entry point exited with code 7").await;
     let mut lines = console(&mut agent).await;
-    assert_eq!(lines.pop().unwrap(), "tidebox: the entry point ended with exit code 7", "its own words come first");
+    assert_eq!(lines.pop().unwrap(), "tidebox: the entry point exited with code 7", "its own words come first");
     lines.sort();
     assert_eq!(lines, ["/usr", "4711", "one bar", "two", "unended"]);
     assert_eq!(agent.exec(&bare("echo on")).await.out(), "on\n", "the box goes on");
@@ -313,7 +313,7 @@ async fn commands_work_beside_an_entry_point_that_stays() {
 #[tokio::test]
 async fn an_entry_point_that_is_killed_or_cannot_be_started_says_why() {
     for (argv, expected) in [
-        (&["sh", "-c", "kill -9 $$"][..], "tidebox: the entry point was ended by signal 9"),
+        (&["sh", "-c", "kill -9 $$"][..], "tidebox: the entry point was killed by signal 9"),
         (&["/no/such/program"], "tidebox: the entry point cannot be started: /no/such/program: not found"),
         (&["/dev/null"], "tidebox: the entry point cannot be started: /dev/null: permission denied"),
         (&[], "tidebox: the entry point cannot be started: the command is empty"),
@@ -343,7 +343,7 @@ async fn what_an_entry_point_leaves_behind_goes_on_writing_to_the_console() {
         (defaults, argv)
     })
     .await;
-    line(&mut agent, "tidebox: the entry point ended with exit code 0").await;
+    line(&mut agent, "tidebox: the entry point exited with code 0").await;
     assert!(!console(&mut agent).await.contains(&"late".to_owned()));
     fs::write(agent.path("go"), "").unwrap();
     line(&mut agent, "late").await;

@@ -16,14 +16,14 @@ pub(super) fn names_of<T>(
     says: impl Fn(&T) -> Vec<String>,
 ) -> Result<Vec<Vec<Name>>> {
     if images.len() > IMAGES_MAX {
-        return Err(Error::Invalid(format!("the archive holds {} images, more than {IMAGES_MAX}", images.len())));
+        return Err(Error::Invalid(format!("the archive contains {} images, more than {IMAGES_MAX}", images.len())));
     }
     let mut count = 0;
     match (name, images) {
-        (_, []) => Err(Error::Invalid("the archive holds no image".to_owned())),
+        (_, []) => Err(Error::Invalid("the archive contains no image".to_owned())),
         (Some(name), [_]) => Ok(vec![vec![name]]),
         (Some(_), _) => Err(Error::Invalid(format!(
-            "the archive holds {} images, and one name cannot be for all of them; leave it out",
+            "the archive contains {} images, which cannot share one name; leave the name out",
             images.len()
         ))),
         (None, images) => images
@@ -33,8 +33,7 @@ pub(super) fn names_of<T>(
                 count += names.len();
                 if names.is_empty() {
                     return Err(Error::Invalid(
-                        "the archive does not say what its image is called; give it a name such as `my-image:1`"
-                            .to_owned(),
+                        "the archive does not name its image; give it a name such as `my-image:1`".to_owned(),
                     ));
                 }
                 if count > NAMES_MAX {

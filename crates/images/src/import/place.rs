@@ -21,10 +21,10 @@ impl Place {
         let mut imports = store.pulls.imports.lock();
         Asker::admit(asker, IMPORTS_MAX, imports.iter().copied()).map_err(|none| {
             Error::Unavailable(match none {
-                NoPlace::Queue => format!("{IMPORTS_MAX} archives are being taken in; try again later"),
+                NoPlace::Queue => format!("{IMPORTS_MAX} archives are being imported; try again later"),
                 NoPlace::Share => format!(
-                    "as many archives are being taken in for this caller as are left for others, of {IMPORTS_MAX}; wait \
-                     for these, or try again later"
+                    "too many archives are being imported for this caller, who may have as many as remain for others, \
+                     of {IMPORTS_MAX}; wait for them, or try again later"
                 ),
             })
         })?;

@@ -72,7 +72,7 @@ impl Work {
         {
             let mut state = layout.inner.lock();
             if state.ingests.contains_key(digest) {
-                return Err(io::Error::new(io::ErrorKind::WouldBlock, "the blob is being written already"));
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, "the blob is already being written"));
             }
             state.ingests.insert(digest.to_owned(), self.number);
             state.mark(self.number, digest);

@@ -92,14 +92,15 @@ impl Access {
         self.forget(source);
         let login = self.logins.find(&source.registry).await.map_err(|error| Fault::Ours(error.into()))?;
         let challenge = read(challenge)
-            .ok_or_else(|| Fault::Broken(format!("`{}` wants a login of an unknown kind", source.registry)))?;
+            .ok_or_else(|| Fault::Broken(format!("`{}` requires a login of an unknown kind", source.registry)))?;
         let (header, life) = match (&challenge, &login) {
             (_, Some(Login::Bearer(token))) => (bearer(token)?, Duration::MAX),
             (Challenge::Basic, Some(Login::Password { username, password })) => {
                 (basic(username, password)?, Duration::MAX)
             }
             (Challenge::Basic, Some(Login::Identity(_))) => {
-                let text = format!("`{}` wants a user name and a password, and there is a token", source.registry);
+                let text =
+                    format!("`{}` requires a user name and a password, but the login is a token", source.registry);
                 return Err(Fault::Refused(text));
             }
             (Challenge::Basic, None) => return Err(wants_login(source)),
@@ -129,7 +130,8 @@ fn place(source: &Source) -> (String, String) {
 fn wants_login(source: &Source) -> Fault {
     let registry = &source.registry;
     Fault::Refused(format!(
-        "`{registry}` wants a login for it; set `username` and `password` for it under `images.registries`, or run `docker login {registry}`"
+        "`{registry}` requires a login; set its `username` and `password` under `images.registries`, or run `docker \
+         login {registry}`"
     ))
 }
 
@@ -144,7 +146,7 @@ fn bearer(token: &SecretString) -> Result<HeaderValue, Fault> {
 
 fn header(text: &str) -> Result<HeaderValue, Fault> {
     let mut header = HeaderValue::from_str(text)
-        .map_err(|_| Fault::Refused("the login or token has bytes in it that no header can carry".to_owned()))?;
+        .map_err(|_| Fault::Refused("the login or token has bytes that are not allowed in a header".to_owned()))?;
     header.set_sensitive(true);
     Ok(header)
 }
@@ -183,11 +185,11 @@ fn may_ask(registry: &Url, realm: &Url) -> Result<(), &'static str> {
         ("https", _) => Ok(()),
         // A registry on this machine needs no TLS, but a token service across the network does.
         ("http", "http") if is_loopback(&authority(registry)) && !is_loopback(&authority(realm)) => {
-            Err("is on another machine and is not asked without TLS")
+            Err("is on another machine and does not use TLS")
         }
         ("http", "http") => Ok(()),
-        ("http", _) => Err("is not asked without TLS, since the registry itself has it"),
-        _ => Err("has an address that is none of HTTP"),
+        ("http", _) => Err("does not use TLS, but the registry itself does"),
+        _ => Err("has an address that is not HTTP"),
     }
 }
 
@@ -200,7 +202,7 @@ async fn ask(
     login: Option<&Login>,
 ) -> Result<(HeaderValue, Duration), Fault> {
     let broken = |why: &str| Fault::Broken(format!("the token service of `{}` {why}", source.registry));
-    let mut url = Url::parse(realm).map_err(|_| broken("has no address"))?;
+    let mut url = Url::parse(realm).map_err(|_| broken("has an invalid address"))?;
     may_ask(&source.base, &url).map_err(broken)?;
     let mut fields: Vec<(&str, &str)> = vec![("scope", scope)];
     fields.extend(service.map(|service| ("service", service)));
@@ -231,10 +233,7 @@ async fn ask(
     match status {
         StatusCode::OK => {}
         StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if login.is_some() => {
-            return Err(Fault::Refused(format!(
-                "`{}` does not take the login that is configured for it",
-                source.registry
-            )));
+            return Err(Fault::Refused(format!("`{}` rejects the login that is configured for it", source.registry)));
         }
         StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return Err(wants_login(source)),
         _ if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
@@ -244,7 +243,7 @@ async fn ask(
         _ => return Err(broken(&format!("answers {}", status.as_u16()))),
     }
     let bytes = bounded(response, TOKEN_BYTES_MAX).await?;
-    let token: Token = serde_json::from_slice(&bytes).map_err(|_| broken("answers something else than a token"))?;
+    let token: Token = serde_json::from_slice(&bytes).map_err(|_| broken("did not answer with a token"))?;
     let life = token.expires_in.map_or(TOKEN_LIFE, Duration::from_secs);
     let token = token.token.or(token.access_token).ok_or_else(|| broken("answers without a token"))?;
     Ok((bearer(&token)?, life))

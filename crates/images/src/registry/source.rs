@@ -38,7 +38,7 @@ pub(crate) struct Source {
 impl Source {
     pub(super) fn url(&self, path: &str) -> Result<Url, Fault> {
         let text = format!("/v2/{}/{path}", self.repository);
-        self.base.join(&text).map_err(|_| Fault::Broken(format!("`{text}` cannot be asked for")))
+        self.base.join(&text).map_err(|_| Fault::Broken(format!("`{text}` cannot be requested")))
     }
 
     /// Returns whether this address is of the registry itself: same scheme, host and port.
@@ -48,7 +48,7 @@ impl Source {
 
     /// Returns the fault of a source whose rate is too low.
     pub(crate) fn too_slow(&self) -> Fault {
-        Fault::Passing(format!("`{}` sends too slowly", self.registry), Duration::ZERO)
+        Fault::Passing(format!("`{}` sends data too slowly", self.registry), Duration::ZERO)
     }
 
     /// Converts an error in the middle of an answer, such as a cut connection.
@@ -64,7 +64,7 @@ pub(super) async fn bounded(mut response: Response, bytes_max: u64) -> Result<Ve
         let chunk = response
             .chunk()
             .await
-            .map_err(|_| Fault::Passing("the registry broke off its answer".to_owned(), Duration::ZERO))?;
+            .map_err(|_| Fault::Passing("the registry cut off its answer".to_owned(), Duration::ZERO))?;
         let Some(chunk) = chunk else { return Ok(bytes) };
         if (bytes.len() + chunk.len()) as u64 > bytes_max {
             return Err(Fault::Broken(format!("the registry answers with more than {bytes_max} bytes")));
@@ -75,23 +75,23 @@ pub(super) async fn bounded(mut response: Response, bytes_max: u64) -> Result<Ve
 
 /// Converts the error of a request without an answer; the cause goes to the log.
 pub(super) fn unreachable(source: &Source, error: &reqwest::Error) -> Fault {
-    tracing::debug!(registry = source.registry, error = %Chain(error), "a registry fails");
+    tracing::debug!(registry = source.registry, error = %Chain(error), "registry request failed");
     if error.is_timeout() {
         return slow(source);
     }
-    let mut what = if error.is_connect() { "cannot be reached" } else { "broke off its answer" };
+    let mut what = if error.is_connect() { "cannot be reached" } else { "cut off its answer" };
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
         let text = error.to_string();
         if text.contains("certificate") {
             // A retry fixes neither this fault nor the next one.
             return Fault::Broken(format!(
-                "`{}` has a certificate that is not trusted here (`ca_file` names one that is)",
+                "`{}` has a certificate that is not trusted (set `ca_file` to trust it)",
                 source.registry
             ));
         }
         if text.contains("InvalidContentType") || text.contains("corrupt message") {
-            return Fault::Broken(format!("`{}` speaks no TLS (`plain_http` allows that)", source.registry));
+            return Fault::Broken(format!("`{}` does not use TLS (set `plain_http` to allow that)", source.registry));
         }
         if text.contains("dns error") || text.contains("lookup address") {
             what = "has no address (is its name right?)";

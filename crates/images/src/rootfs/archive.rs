@@ -97,7 +97,7 @@ impl<R: Read> Archive<R> {
         let path = pax.sparse.name.or(long_path).or(pax.path).unwrap_or_else(|| header.path_bytes().into_owned());
         let link = long_link.or(pax.link).unwrap_or_else(|| until_nul(&block[157..257]).to_vec());
         if path.contains(&0) || link.contains(&0) {
-            return Err(refuse("a name holds a zero byte"));
+            return Err(refuse("a name contains a zero byte"));
         }
         let stored = match pax.size {
             Some(size) => size,
@@ -113,7 +113,7 @@ impl<R: Read> Archive<R> {
             b'5' => Kind::Directory,
             b'6' => Kind::Fifo,
             other => {
-                return Err(refuse(format!("a member is of a kind that is not known ({:?})", char::from(other))));
+                return Err(refuse(format!("a member has an unknown type ({:?})", char::from(other))));
             }
         };
         let content = if kind == Kind::File { stored } else { 0 };
@@ -160,7 +160,7 @@ impl<R: Read> Archive<R> {
     /// which do not count as content.
     fn gnu_parts(&mut self, block: &[u8; BLOCK]) -> Result<(Vec<Part>, u64)> {
         let header = tar::Header::from_byte_slice(block);
-        let Some(gnu) = header.as_gnu() else { return Err(refuse("a sparse file without its map")) };
+        let Some(gnu) = header.as_gnu() else { return Err(refuse("a sparse file has no map")) };
         let mut parts = Vec::new();
         let size = unsigned(&gnu.realsize)?;
         let mut more = gnu.isextended[0] == 1;
@@ -256,7 +256,7 @@ impl<R: Read> Archive<R> {
         // Some old programs sum the bytes as signed.
         let signed: i64 = others().map(|byte| i64::from(byte.cast_signed())).sum::<i64>() + 8 * 32;
         if stated != Some(unsigned) && stated != Some(signed) {
-            return Err(refuse("a header's checksum is wrong: this is no tar archive, or a damaged one"));
+            return Err(refuse("a header's checksum is wrong: this is not a tar archive, or it is damaged"));
         }
         Ok(Some(block))
     }
@@ -274,7 +274,7 @@ impl<R: Read> Archive<R> {
 }
 
 fn cut_short() -> Error {
-    refuse("the archive is cut short")
+    refuse("the archive is truncated")
 }
 
 fn size_of(block: &[u8; BLOCK]) -> Result<u64> {
@@ -282,19 +282,19 @@ fn size_of(block: &[u8; BLOCK]) -> Result<u64> {
 }
 
 fn unsigned(field: &[u8]) -> Result<u64> {
-    u64::try_from(number(field)?).map_err(|_| refuse("a header holds a size below zero"))
+    u64::try_from(number(field)?).map_err(|_| refuse("a header has a negative size"))
 }
 
 fn positive(pax: Option<u64>, field: &[u8]) -> Result<u64> {
     match pax {
         Some(number) => Ok(number),
-        None => u64::try_from(number(field)?).map_err(|_| refuse("a header holds an owner below zero")),
+        None => u64::try_from(number(field)?).map_err(|_| refuse("a header has a negative owner")),
     }
 }
 
 /// Parses a number of a header: octal, or binary if the first bit is set.
 fn number(field: &[u8]) -> Result<i64> {
-    let none = || refuse("a header holds a number that is none");
+    let none = || refuse("a header has an invalid number");
     if let Some(first) = field.first().filter(|first| **first & 0x80 != 0) {
         // Two's complement; the first bit is a mark.
         let negative = first & 0x40 != 0;

@@ -128,7 +128,7 @@ pub(crate) fn compression_of(head: &[u8]) -> Result<Compression> {
         [0x28, 0xb5, 0x2f, 0xfd, ..] => return Ok(Compression::Zstd),
         _ => return Ok(Compression::None),
     };
-    Err(refuse(format!("it is packed by {other}; plain, gzip and zstd are taken")))
+    Err(refuse(format!("it is compressed with {other}; use plain tar, gzip or zstd")))
 }
 
 struct State {
@@ -167,8 +167,8 @@ impl Read for Watched<'_> {
         if state.bytes > self.bytes_max {
             let most = self.bytes_max;
             state.fault = Some(Error::TooLarge(format!(
-                "it is larger than {most} bytes unpacked, the most that images may be here; raise \
-                 `images.max_image_mb` to take it"
+                "it is larger than {most} bytes unpacked, the limit for images; raise `images.max_image_mb` to accept \
+                 it"
             )));
             return Err(io::Error::other("the archive is too large"));
         }
@@ -196,7 +196,7 @@ mod test {
             (b"\x04\x22\x4d\x18", "lz4"),
         ] {
             let why = of(head).unwrap_err();
-            assert!(why.contains(&format!("packed by {name};")) && why.contains("gzip and zstd"), "{why}");
+            assert!(why.contains(&format!("compressed with {name};")) && why.contains("gzip or zstd"), "{why}");
         }
     }
 }

@@ -86,7 +86,7 @@ impl Pax {
         }
         pax.sparse.inside = (major, minor) == (1, 0);
         if major > 1 || (major == 1 && minor > 0) {
-            return Err(refuse("a sparse file is described in a version that is not known"));
+            return Err(refuse("a sparse file has an unknown format version"));
         }
         if !pax.sparse.inside && pax.sparse.size.is_some() {
             if !pairs.len().is_multiple_of(2) {
@@ -168,13 +168,13 @@ fn decimal(value: &[u8]) -> Result<u64> {
         .ok()
         .filter(|text| !text.starts_with('+'))
         .and_then(|text| text.parse().ok())
-        .ok_or_else(|| refuse("a pax header holds a number that is none"))
+        .ok_or_else(|| refuse("a pax header has an invalid number"))
 }
 
 /// Parses a decimal fraction into seconds and nanoseconds. The nanoseconds count forward from the
 /// second before it, below zero too.
 fn seconds(value: &[u8]) -> Result<(i64, u32)> {
-    let none = || refuse("a pax header holds a time that is none");
+    let none = || refuse("a pax header has an invalid time");
     let text = std::str::from_utf8(value).map_err(|_| none())?;
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let second: i64 = whole.parse().map_err(|_| none())?;

@@ -202,7 +202,7 @@ impl<'a> Root<'a> {
                         return Ok(None);
                     }
                     if links > LINKS_MAX {
-                        return Err(refuse("links on its way lead round in a circle"));
+                        return Err(refuse("its path has a loop of symbolic links"));
                     }
                     if target.starts_with(b"/") {
                         at = openat(&self.fd, ".", DIRECTORY, Mode::empty()).map_err(disk)?;

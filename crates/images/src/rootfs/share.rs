@@ -135,7 +135,7 @@ impl Shared {
         let whole = stat.st_size.cast_unsigned() == traits.size
             && (stat.st_mode & 0o7777, stat.st_uid, stat.st_gid) == (traits.mode, traits.uid, traits.gid);
         if !whole {
-            tracing::warn!(file = key.0, "a file that images share is damaged and is made again");
+            tracing::warn!(file = key.0, "a file shared by images is damaged; writing it again");
             let _ = unlinkat(&self.files, &key.0, AtFlags::empty());
         }
         Ok(whole)

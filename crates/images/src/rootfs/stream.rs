@@ -81,8 +81,8 @@ impl Budget {
         self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).map(drop).map_err(|_| {
             let most = self.bounds.bytes_max;
             Error::TooLarge(format!(
-                "the image is larger than {most} bytes unpacked, the most that images may be here; raise \
-                 `images.max_image_mb` to take it"
+                "the image is larger than {most} bytes unpacked, the limit for images; raise `images.max_image_mb` to \
+                 accept it"
             ))
         })
     }
@@ -94,7 +94,7 @@ impl Budget {
         self.steps
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
             .map(drop)
-            .map_err(|_| refuse("the ways to the files of the image are too long, by links that lead to links"))
+            .map_err(|_| refuse("the paths in the image take too many steps to resolve because links lead to links"))
     }
 
     /// Takes one file from the allowance.
@@ -103,7 +103,7 @@ impl Budget {
         let less = |left: u64| left.checked_sub(1);
         self.entries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).map(drop).map_err(|_| {
             let most = self.bounds.entries_max;
-            refuse(format!("the image has more than {most} files, the most that images may have here"))
+            refuse(format!("the image has more than {most} files, the limit for images"))
         })
     }
 }
@@ -132,15 +132,15 @@ pub(super) fn uncompressed<T>(
         let consumed = consume(&mut chunks);
         // The producer may be waiting for the consumer.
         drop(chunks);
-        let produced = producer.join().map_err(|_| Error::failed("unpack a layer", "the thread that reads it died"))?;
+        let produced = producer.join().map_err(|_| Error::failed("unpack a layer", "its reader thread panicked"))?;
         match (consumed, produced) {
             // The producer's error is the cause where the bytes end early.
             (_, Err(Stopped::Fault(fault))) => Err(fault),
             (Err(error), _) => Err(error),
-            (Ok(_), Err(Stopped::NobodyReads)) => Err(Error::failed("unpack a layer", "it was not read to its end")),
+            (Ok(_), Err(Stopped::NobodyReads)) => Err(Error::failed("unpack a layer", "it was not read to the end")),
             (Ok(value), Ok(digest)) if digest == layer.diff_id => Ok(value),
             (Ok(_), Ok(digest)) => Err(refuse(format!(
-                "the content of the layer is {digest}, and the image's configuration says {}",
+                "the content of the layer is {digest}, but the image's configuration says {}",
                 layer.diff_id.escape_debug()
             ))),
         }
@@ -202,7 +202,7 @@ pub(super) fn fault(error: io::Error) -> Error {
         return Error::failed("read a layer", error);
     }
     if error.kind() == io::ErrorKind::UnexpectedEof {
-        return refuse("the layer is cut short");
+        return refuse("the layer is truncated");
     }
     refuse(format!("the layer's compression is damaged: {error}"))
 }
@@ -219,7 +219,7 @@ struct Counted<'a> {
 impl Read for Counted<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.budget.go_on().is_err() {
-            return Err(io::Error::other("the unpacking was stopped"));
+            return Err(io::Error::other("unpacking was stopped"));
         }
         let got = self.blob.read(buffer)?;
         (self.read)(got as u64);

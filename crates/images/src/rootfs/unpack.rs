@@ -100,7 +100,7 @@ impl<'a> Unpacking<'a> {
         if self.privileged && (member.uid > ID_MAX || member.gid > ID_MAX) && member.kind != Kind::Hardlink {
             let (uid, gid) = (member.uid, member.gid);
             return Err(refuse(format!(
-                "it belongs to {uid}:{gid}, and a box has users and groups up to {ID_MAX} only"
+                "it belongs to {uid}:{gid}, but a box has users and groups only up to {ID_MAX}"
             )));
         }
         let steps = clean(&member.path);
@@ -109,7 +109,7 @@ impl<'a> Unpacking<'a> {
         }
         let Some((last, above)) = steps.split_last() else {
             if member.kind != Kind::Directory {
-                return Err(refuse("it is the root, which has to be a directory"));
+                return Err(refuse("it is the root, which must be a directory"));
             }
             self.root.leave()?;
             let fd = openat(self.root.fd(), ".", DIRECTORY, Mode::empty()).map_err(disk)?;
@@ -255,7 +255,7 @@ impl<'a> Unpacking<'a> {
             while filled < most {
                 let got = archive.read(&mut self.buffer[filled..most])?;
                 if got == 0 {
-                    return Err(refuse("its content is cut short"));
+                    return Err(refuse("its content is truncated"));
                 }
                 filled += got;
             }
@@ -274,7 +274,7 @@ impl<'a> Unpacking<'a> {
         let Some((target, above)) = steps.split_last() else {
             return Err(refuse("it is a link to a directory"));
         };
-        let missing = || refuse(format!("it is a link to {}, which is not there", shown(&member.link)));
+        let missing = || refuse(format!("it is a link to {}, which does not exist", shown(&member.link)));
         let (here, ino) = self.place(parent, name)?;
         let there = self.root.existing(&above.join(&b'/'))?.ok_or_else(missing)?;
         let at = (fstat(&there).map_err(disk)?.st_ino, *target);
@@ -291,7 +291,7 @@ impl<'a> Unpacking<'a> {
             linkat(&there, *target, &here, name, AtFlags::empty()).map_err(|error| match error {
                 // The directory replaced by this name contained the target.
                 Errno::NOENT => missing(),
-                Errno::MLINK => refuse("the file that it is a link to has too many links"),
+                Errno::MLINK => refuse("its target has too many links"),
                 other => disk(other),
             })?;
         }
@@ -308,7 +308,7 @@ impl<'a> Unpacking<'a> {
         match member.kind {
             Kind::Symlink => {
                 if member.link.is_empty() {
-                    return Err(refuse("it is a link to nothing"));
+                    return Err(refuse("it is a link without a target"));
                 }
                 symlinkat(&member.link[..], &here, name).map_err(disk)?;
             }
@@ -377,7 +377,9 @@ impl<'a> Unpacking<'a> {
             }
             match fsetxattr(fd, &name[..], &value, XattrFlags::empty()) {
                 Ok(()) => {}
-                Err(Errno::NOTSUP) => tracing::debug!(name = shown(&name), "the file system has no such attributes"),
+                Err(Errno::NOTSUP) => {
+                    tracing::debug!(name = shown(&name), "the file system does not support this attribute")
+                }
                 Err(Errno::NOSPC | Errno::TOOBIG | Errno::RANGE) => {
                     return Err(refuse(format!("its attribute {} is too long for the file system", shown(&name))));
                 }
@@ -398,7 +400,7 @@ impl<'a> Unpacking<'a> {
         };
         let (kept, dropped): (Vec<_>, Vec<_>) = member.xattrs.iter().cloned().partition(|(name, _)| keeps(name));
         for (name, _) in dropped {
-            tracing::debug!(name = shown(&name), file = shown(&member.path), "an attribute is left out");
+            tracing::debug!(name = shown(&name), file = shown(&member.path), "skipped an attribute");
         }
         kept
     }
@@ -453,7 +455,9 @@ fn duplicate(fd: &OwnedFd) -> Result<OwnedFd> {
 
 fn written(error: &std::io::Error) -> Error {
     match error.raw_os_error() {
-        Some(code) if Errno::from_raw_os_error(code) == Errno::FBIG => refuse("it is larger than a file can be here"),
+        Some(code) if Errno::from_raw_os_error(code) == Errno::FBIG => {
+            refuse("it is larger than the file system allows")
+        }
         Some(code) => disk(Errno::from_raw_os_error(code)),
         None => Error::failed("unpack an image", error.to_string()),
     }

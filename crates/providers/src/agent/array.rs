@@ -63,7 +63,7 @@ impl Connection {
                         if count > bounds.count {
                             return Err(too_much(
                                 action,
-                                format!("the agent gave more than {} elements", bounds.count),
+                                format!("the agent returned more than {} elements", bounds.count),
                             ));
                         }
                         let element = serde_json::from_slice(element).map_err(|error| Error::failed(action, error))?;
@@ -71,7 +71,7 @@ impl Connection {
                         Ok(())
                     })
                     .unwrap_or_else(|| {
-                        Err(Error::failed(action, "the agent's answer is no array of what it should be"))
+                        Err(Error::failed(action, "the agent's answer is not an array of the expected elements"))
                     })?;
                 if held > SMALL_BYTES && turn.is_none() {
                     turn = Some(timeout(TURN_WAIT, self.large_answer()).await.map_err(|_| crowded())??);
@@ -88,7 +88,7 @@ fn too_much(action: &'static str, what: String) -> Error {
 }
 
 fn crowded() -> Error {
-    Error::Exhausted("another large answer of this box is under way; ask again when it has ended".to_owned())
+    Error::Exhausted("another large answer of this sandbox is in progress; try again when it is done".to_owned())
 }
 
 /// A splitter of a JSON array into its elements. Holds at most one element.

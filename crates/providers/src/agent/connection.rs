@@ -176,7 +176,7 @@ impl Connection {
 }
 
 fn crowded() -> Error {
-    Error::Exhausted(format!("{STREAMS_MAX} commands and file reads are running in this box; end some first"))
+    Error::Exhausted(format!("{STREAMS_MAX} commands and file reads are running in this sandbox; end some first"))
 }
 
 /// Builds the head of a request. The host in its URI has no meaning.
@@ -267,7 +267,7 @@ impl Incoming {
         let Ok(Some(trailers)) = self.stream.trailers().await else { return Ok(None) };
         self.is_reset = trailers.contains_key(RESET_TRAILER);
         let Some(found) = trailers.get(FAILURE_TRAILER) else { return Ok(None) };
-        let unclear = || Error::failed(action, "the agent broke off without a reason");
+        let unclear = || Error::failed(action, "the agent aborted the answer without a reason");
         Err(from_header(found).map_or_else(unclear, |found| failure(action, found)))
     }
 
@@ -295,8 +295,8 @@ impl Faults {
             return Error::Gone;
         }
         Error::Conflict(
-            "the connection to the sandbox broke, as a snapshot with its memory or a pause to disk breaks it; the \
-             request may have been carried out: look before you send it again"
+            "the connection to the sandbox broke, for example because of a snapshot with memory or a pause to disk; \
+             the request may have been carried out: check before you send it again"
                 .to_owned(),
         )
     }

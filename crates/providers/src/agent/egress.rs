@@ -64,10 +64,10 @@ impl Rows {
         let EgressRow { id, host, port } =
             serde_json::from_slice(&line).map_err(|error| Error::failed(RECEIVE, error))?;
         if host.is_empty() || host.len() > EGRESS_HOST_BYTES_MAX || port == 0 {
-            return Err(Error::failed(RECEIVE, "the agent lists a connection that cannot be"));
+            return Err(Error::failed(RECEIVE, "the agent listed an invalid connection"));
         }
         let number = self.numbers.take(id);
-        let number = number.ok_or_else(|| Error::failed(RECEIVE, "the agent lists a connection twice"))?;
+        let number = number.ok_or_else(|| Error::failed(RECEIVE, "the agent listed a connection twice"))?;
         let answer = Box::new(Answer { number, permit, connection: Arc::clone(&self.connection) });
         Ok(Some(EgressRequest { host, port, answer }))
     }

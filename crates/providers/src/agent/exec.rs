@@ -143,10 +143,10 @@ pub(crate) fn check_command(argv: &[String], env: &BTreeMap<String, String>) -> 
         return invalid("the command is empty");
     }
     if argv.iter().any(|arg| arg.contains('\0')) {
-        return invalid("an argument holds a NUL");
+        return invalid("an argument contains a NUL");
     }
     if env.iter().any(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')) {
-        return invalid("a name in the environment is empty or holds `=`, or something there holds a NUL");
+        return invalid("an environment variable has an empty name, a `=` in its name, or a NUL");
     }
     Ok(())
 }

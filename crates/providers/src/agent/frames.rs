@@ -96,7 +96,7 @@ impl Frames {
             }
         };
         if len > most {
-            return Err(Error::failed(self.action, "the agent described something at too great a length"));
+            return Err(Error::failed(self.action, "the agent sent a frame that is too long"));
         }
         self.current = Some((kind, len));
         Ok(true)

@@ -49,7 +49,7 @@ impl Lines {
                 return Ok(Some(line));
             }
             if self.rest.bytes.len() > self.bytes_max {
-                return Err(Error::failed(self.action, "the agent sends a line that is too long"));
+                return Err(Error::failed(self.action, "the agent sent a line that is too long"));
             }
             // Pieces of a byte that are always there would keep the deadline of the caller from being looked at.
             consume_budget().await;

@@ -30,7 +30,7 @@ pub(super) async fn open(
     input: ByteStream,
 ) -> Result<ByteStream> {
     let mut message = request(action, Method::POST, path)?;
-    let header = to_header(question).ok_or_else(|| Error::failed(action, "the request fits no header"))?;
+    let header = to_header(question).ok_or_else(|| Error::failed(action, "the request does not fit into a header"))?;
     message.headers_mut().insert(REQUEST_HEADER, header);
     let answer = async {
         let (answer, outgoing) = connection.begin(action, message).await?;

@@ -16,7 +16,7 @@ use super::request::SHORT_WAIT;
 use crate::{ByteStream, Error, PortConnection, PortConnections, Result};
 
 const LISTEN: &str = "listen on a port of a box";
-const ACCEPT: &str = "take a connection to a port that is listened on";
+const ACCEPT: &str = "accept a connection to a port that is listened on";
 const REFUSE: &str = "refuse a connection to a port that is listened on";
 
 /// Begins to listen.
@@ -55,7 +55,7 @@ impl Listener {
         let Some(line) = self.lines.next().await? else { return Ok(None) };
         let ListenRow { id } = serde_json::from_slice(&line).map_err(|error| Error::failed(LISTEN, error))?;
         let number = self.numbers.take(id);
-        let number = number.ok_or_else(|| Error::failed(LISTEN, "the agent lists a connection twice"))?;
+        let number = number.ok_or_else(|| Error::failed(LISTEN, "the agent listed a connection twice"))?;
         Ok(Some(Box::new(Waiting { number, permit, connection: Arc::clone(&self.connection) })))
     }
 }

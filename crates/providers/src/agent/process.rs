@@ -90,7 +90,7 @@ pub(super) async fn list(connection: &Arc<Connection>) -> Result<Vec<ProcessInfo
 fn info(action: &'static str, described: wire_types::ProcessInfo) -> Result<ProcessInfo> {
     let wire_types::ProcessInfo { process, name, command, pid, terminal, started_ms, exit, first, end, readers } =
         described;
-    let wrong = || Error::failed(action, "the agent described a process that cannot be");
+    let wrong = || Error::failed(action, "the agent described an invalid process");
     if name.as_deref().and_then(process_name_fault).is_some()
         || first > end
         || command.len() > PROCESS_COMMAND_BYTES_MAX
@@ -114,7 +114,7 @@ fn info(action: &'static str, described: wire_types::ProcessInfo) -> Result<Proc
 /// Builds the head of a request whose body is input.
 fn head(action: &'static str, path: &str, details: &impl Serialize) -> Result<http::Request<()>> {
     let mut message = request(action, Method::POST, path)?;
-    let header = to_header(details).ok_or_else(|| Error::failed(action, "the request fits no header"))?;
+    let header = to_header(details).ok_or_else(|| Error::failed(action, "the request does not fit into a header"))?;
     message.headers_mut().insert(REQUEST_HEADER, header);
     Ok(message)
 }
@@ -238,7 +238,7 @@ async fn write(outgoing: &mut Outgoing, mut content: ByteStream) -> Result<()> {
 pub(crate) fn input_stalled() -> Error {
     let seconds = INPUT_STALL_MAX.as_secs();
     Error::Conflict(format!(
-        "the process has read none of its stdin for {seconds} seconds; a part of what was sent may be read yet"
+        "the process has not read its stdin for {seconds} seconds; it may still read a part of what was sent"
     ))
 }
 

@@ -42,7 +42,7 @@ async fn rows<T: DeserializeOwned>(
 }
 
 fn too_much(action: &'static str) -> Error {
-    Error::failed(action, "the agent gave more than it was asked for")
+    Error::failed(action, "the agent returned more than requested")
 }
 
 /// Returns whether an agent may give `path` as that of a file.

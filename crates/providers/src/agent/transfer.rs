@@ -31,7 +31,7 @@ fn head(
     details: &impl Serialize,
 ) -> Result<http::Request<()>> {
     let mut message = request(action, method, path)?;
-    let header = to_header(details).ok_or_else(|| Error::failed(action, "the request fits no header"))?;
+    let header = to_header(details).ok_or_else(|| Error::failed(action, "the request does not fit into a header"))?;
     message.headers_mut().insert(REQUEST_HEADER, header);
     Ok(message)
 }

@@ -52,7 +52,7 @@ pub(super) async fn amend(connection: &Arc<Connection>, wanted: &Amend) -> Resul
     let line = within(ACTION, LONG_WAIT, answer).await?;
     let done: Amended = serde_json::from_slice(&line).map_err(|error| Error::failed(ACTION, error))?;
     if done.failures.len() > wanted.remove.len() + wanted.attributes.len() {
-        return Err(Error::failed(ACTION, "the agent gave more than it was asked for"));
+        return Err(Error::failed(ACTION, "the agent returned more than requested"));
     }
     Ok(done)
 }

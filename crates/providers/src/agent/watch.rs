@@ -32,7 +32,7 @@ async fn next(lines: &mut Lines) -> Result<Option<WatchRow>> {
     let Some(line) = lines.next().await? else { return Ok(None) };
     let row = serde_json::from_slice(&line).map_err(|error| Error::failed(WATCH, error))?;
     if matches!(&row, WatchRow::Change(change) if !can_be_path(&change.path)) {
-        return Err(Error::failed(WATCH, "the agent gave something that is no path"));
+        return Err(Error::failed(WATCH, "the agent returned an invalid path"));
     }
     Ok(Some(row))
 }

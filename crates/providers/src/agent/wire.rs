@@ -45,7 +45,7 @@ pub(super) fn file_info(action: &'static str, info: guest_protocol::FileInfo) ->
         modified,
         mode: info.mode,
     };
-    if info.can_be() { Ok(info) } else { Err(Error::failed(action, "the agent described a file that cannot be")) }
+    if info.can_be() { Ok(info) } else { Err(Error::failed(action, "the agent described an invalid file")) }
 }
 
 /// Encodes `value` as JSON for a header.

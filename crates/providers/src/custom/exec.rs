@@ -78,8 +78,8 @@ async fn whole(mut stdin: ByteStream) -> Result<Bytes> {
         let piece = piece?;
         if all.len() + piece.len() > STDIN_BYTES_MAX {
             return Err(Error::Invalid(format!(
-                "the standard input has more than {STDIN_BYTES_MAX} bytes, the most that this provider can pass on; \
-                 write it to a file in the sandbox"
+                "the standard input has more than {STDIN_BYTES_MAX} bytes, the limit of this provider; write it to a \
+                 file in the sandbox"
             )));
         }
         all.extend_from_slice(&piece);

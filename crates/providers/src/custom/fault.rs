@@ -30,11 +30,11 @@ pub(super) fn fault(action: &'static str, generation: Option<u64>, error: Remote
         "resource_limit" => Error::Exhausted(format!("the service behind this provider is at a limit: {words}")),
         "unavailable" => Error::Unavailable(words),
         "unauthorized" | "forbidden" => Error::Unavailable(
-            "the service behind it refuses our credentials; its operator has to check the API key".to_owned(),
+            "the service behind it rejects our credentials; its operator has to check the API key".to_owned(),
         ),
         "conflict" => Error::Conflict(match generation {
             Some(generation) => {
-                format!("another holder may have this sandbox now: {words} (our generation: {generation})")
+                format!("another holder may now have this sandbox: {words} (our generation: {generation})")
             }
             None => words,
         }),
@@ -46,7 +46,7 @@ fn without_answer(action: &'static str, error: Remote) -> Error {
     match error {
         Remote::Argument { name, reason } => Error::Invalid(format!("{name} {reason}")),
         Remote::TooLarge { bytes, bytes_max } => {
-            Error::Invalid(format!("the request has {bytes} bytes, more than the {bytes_max} that can be passed on"))
+            Error::Invalid(format!("the request has {bytes} bytes, but at most {bytes_max} can be forwarded"))
         }
         Remote::Connect { reason, .. } => {
             Error::Unavailable(format!("the service behind it cannot be reached: {}", self::words(&reason)))

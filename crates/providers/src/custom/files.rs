@@ -38,8 +38,7 @@ pub(super) fn file_info(action: &'static str, info: api::FileInfo) -> Result<Fil
         modified,
         mode,
     });
-    said.filter(FileInfo::can_be)
-        .ok_or_else(|| Error::failed(action, "the other service described a file that cannot be"))
+    said.filter(FileInfo::can_be).ok_or_else(|| Error::failed(action, "the other service described an invalid file"))
 }
 
 fn mode_of(text: &str) -> Option<u32> {
@@ -87,7 +86,7 @@ pub(super) fn pieces(action: &'static str, stream: FileStream, length: Option<u6
         match stream.next().await {
             Ok(None) => None,
             Ok(Some(piece)) if piece.len() as u64 > left => {
-                Some((Err(Error::failed(action, "the other service sent more than was asked for")), None))
+                Some((Err(Error::failed(action, "the other service sent more than requested")), None))
             }
             Ok(Some(piece)) => {
                 let left = left - piece.len() as u64;
@@ -188,9 +187,10 @@ fn row(action: &'static str, change: api::FileChange) -> Result<WatchRow> {
         "modified" => FileChangeKind::Modified,
         "deleted" => FileChangeKind::Deleted,
         "attributes" => FileChangeKind::Attributes,
-        _ => return Err(Error::failed(action, "the other service reported a change of a kind that is not known")),
+        _ => return Err(Error::failed(action, "the other service reported a change of an unknown kind")),
     };
-    let path = change.path.ok_or_else(|| Error::failed(action, "the other service reported a change of no file"))?;
+    let path =
+        change.path.ok_or_else(|| Error::failed(action, "the other service reported a change without a file"))?;
     Ok(WatchRow::Change(FileChange { kind, path, is_dir: change.is_dir }))
 }
 

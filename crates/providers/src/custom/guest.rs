@@ -37,7 +37,8 @@ impl CustomGuest {
     /// Acquires one of the permits for requests about this box.
     pub(super) async fn permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>> {
         let permit = tokio::time::timeout(self.remote.timeout, self.known.permits.acquire()).await;
-        let busy = || Error::Exhausted("too many operations are under way in this sandbox; try again later".to_owned());
+        let busy =
+            || Error::Exhausted("too many operations are in progress in this sandbox; try again later".to_owned());
         permit.map_err(|_| busy())?.map_err(|_| busy())
     }
 

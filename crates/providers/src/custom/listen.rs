@@ -18,7 +18,7 @@ use super::remote::Remote;
 use crate::{ByteStream, Error, PortConnection, PortConnections, Result};
 
 const LISTEN: &str = "listen on a port of a box";
-const ACCEPT: &str = "take a connection to a port that is listened on";
+const ACCEPT: &str = "accept a connection to a port that is listened on";
 /// Connections that may wait, or be given up, at once.
 const CONNECTIONS_MAX: usize = LISTEN_CONNECTIONS_MAX;
 
@@ -118,7 +118,7 @@ impl PortConnection for Waiting {
         let stream = match tokio::time::timeout(far.remote.timeout, taken).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) if error.is_code("not_found") => {
-                return Err(Error::NotFound("the connection no longer waits".to_owned()));
+                return Err(Error::NotFound("the connection is no longer waiting".to_owned()));
             }
             Ok(Err(error)) => return Err(far.broken(error).await),
             Err(_) => return Err(Error::failed(ACCEPT, "the other service does not answer")),

@@ -79,7 +79,7 @@ impl Guest for CustomGuest {
     }
 
     async fn stat(&self, path: &str) -> Result<FileInfo> {
-        const ACTION: &str = "look at a file";
+        const ACTION: &str = "read the metadata of a file";
         check_path(path)?;
         file_info(ACTION, self.ask_of(ACTION, path, self.remote.client.stat_file(self.sandbox(), path)).await?)
     }
@@ -104,7 +104,7 @@ impl Guest for CustomGuest {
         check_path(pattern)?;
         let mut paths = self.ask(ACTION, self.remote.client.glob_files(self.sandbox(), pattern)).await?;
         if paths.len() > GLOB_RESULTS_MAX || paths.iter().any(|path| check_path(path).is_err()) {
-            return Err(Error::failed(ACTION, "the other service gave what it may not"));
+            return Err(Error::failed(ACTION, "the other service returned an invalid answer"));
         }
         paths.sort();
         Ok(paths)
@@ -165,7 +165,7 @@ impl Guest for CustomGuest {
 
     async fn watch_ports(&self, _: Duration) -> Result<PortChanges> {
         Err(Error::NotSupported(
-            "the provider `custom` does not watch ports; the other service has the events of its sandboxes".to_owned(),
+            "the provider `custom` does not watch ports; use the events of the other service instead".to_owned(),
         ))
     }
 
@@ -184,11 +184,11 @@ impl Guest for CustomGuest {
     }
 
     async fn egress(&self) -> Result<EgressRequests> {
-        Err(Error::NotSupported("the provider `custom` lets the other service make connections".to_owned()))
+        Err(Error::NotSupported("with the provider `custom`, the other service makes the connections".to_owned()))
     }
 
     async fn trust(&self, _: &str) -> Result<()> {
-        Err(Error::NotSupported("the provider `custom` lets the other service make connections".to_owned()))
+        Err(Error::NotSupported("with the provider `custom`, the other service makes the connections".to_owned()))
     }
 
     async fn set_deadline(&self, after: Duration) -> Result<()> {

@@ -60,7 +60,7 @@ impl Pauses for Custom {
             paused.map_err(|error| if matches!(error, Error::Invalid(_)) { self.cannot_reclaim() } else { error })?;
         let reclaimed = reclaimed.reclaimed.ok_or_else(|| self.cannot_reclaim())?;
         let by = ReclaimedBy::parse(&reclaimed.by)
-            .ok_or_else(|| Error::failed(RECLAIM, "the other service names means that are not known here"))?;
+            .ok_or_else(|| Error::failed(RECLAIM, "the other service reported an unknown way to reclaim memory"))?;
         let api::Reclaimed { memory_before_bytes, memory_after_bytes, .. } = reclaimed;
         Ok(Reclaimed { memory_before_bytes, memory_after_bytes, by })
     }
@@ -69,8 +69,8 @@ impl Pauses for Custom {
 impl Custom {
     fn cannot_reclaim(&self) -> Error {
         Error::NotSupported(format!(
-            "the service behind the provider `{}` cannot hand back the memory of a box; GET /api/v1/providers lists \
-             those with the capability `{MEMORY_RECLAIM}`",
+            "the service behind the provider `{}` cannot hand back the memory of a sandbox; GET /api/v1/providers \
+             lists providers with the capability `{MEMORY_RECLAIM}`",
             self.remote.name
         ))
     }

@@ -20,7 +20,7 @@ const CONNECT: &str = "connect to a port";
 pub(super) async fn list(guest: &CustomGuest) -> Result<Vec<ListeningPort>> {
     let ports = guest.ask(LIST, guest.remote.client.ports(guest.sandbox())).await?;
     if ports.len() > PORTS_MAX {
-        return Err(Error::failed(LIST, "the other service gave more ports than there may be"));
+        return Err(Error::failed(LIST, "the other service returned more ports than allowed"));
     }
     let mut ports = ports.into_iter().map(listening).collect::<Result<Vec<_>>>()?;
     ports.sort_by_key(|port| (port.port, port.address));

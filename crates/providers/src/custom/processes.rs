@@ -78,8 +78,8 @@ pub(super) async fn start(guest: &CustomGuest, command: Command, background: Bac
 
 fn cannot_resume(guest: &CustomGuest) -> Error {
     Error::NotSupported(format!(
-        "the service behind the provider `{}` is of an earlier release and has no resumable streams for others; upgrade \
-         it, or leave out `resumable`",
+        "the service behind the provider `{}` runs an earlier release without resumable streams for other servers; \
+         upgrade it, or leave out `resumable`",
         guest.remote.name
     ))
 }
@@ -95,7 +95,7 @@ async fn one(guest: &CustomGuest, process: u64) -> Result<ProcessInfo> {
 pub(super) async fn list(guest: &CustomGuest) -> Result<Vec<ProcessInfo>> {
     let processes = guest.ask(LIST, guest.remote.client.processes(guest.sandbox())).await?;
     if processes.len() > PROCESSES_MAX {
-        return Err(Error::failed(LIST, "the other service gave more processes than there may be"));
+        return Err(Error::failed(LIST, "the other service returned more processes than allowed"));
     }
     let mut processes = processes.into_iter().map(info).collect::<Result<Vec<_>>>()?;
     processes.sort_by_key(|process| process.process);
@@ -103,7 +103,7 @@ pub(super) async fn list(guest: &CustomGuest) -> Result<Vec<ProcessInfo>> {
 }
 
 fn info(process: Process) -> Result<ProcessInfo> {
-    let wrong = || Error::failed(LIST, "the other service described a process that cannot be");
+    let wrong = || Error::failed(LIST, "the other service described an invalid process");
     let terminal = match (process.tty, process.cols, process.rows) {
         (true, Some(cols), Some(rows)) => Some(TerminalSize { cols, rows }),
         (false, None, None) => None,
@@ -464,7 +464,7 @@ impl fmt::Debug for Controlled {
 impl Control for Controlled {
     async fn resize(&self, size: TerminalSize) -> Result<()> {
         if !self.has_terminal {
-            return Err(Error::Invalid("the command has no terminal that could be resized".to_owned()));
+            return Err(Error::Invalid("the command has no terminal to resize".to_owned()));
         }
         // What it cannot do the service says instead of the output, and a command that has ended needs
         // neither.

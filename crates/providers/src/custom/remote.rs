@@ -114,19 +114,19 @@ impl Remote {
             }
             Err(client::Error::Protocol {
                 url: self.client.base_url().to_owned(),
-                reason: format!("a list of more than {PAGES_MAX} pages"),
+                reason: format!("a list has more than {PAGES_MAX} pages"),
             })
         };
         match self.within(action, list).await {
             // A list cannot be missing.
-            Err(Error::Gone) => Err(Error::failed(action, "the other service does not know the route of the list")),
+            Err(Error::Gone) => Err(Error::failed(action, "the other service has no route for the list")),
             listed => listed,
         }
     }
 
     /// Lists the sandboxes that are this box.
     async fn found(&self, id: &SandboxId) -> Result<Vec<Sandbox>> {
-        self.listed("look for a box", &[(ID_LABEL, id.as_str()), (STORE_LABEL, &self.label)]).await
+        self.listed("look up a box", &[(ID_LABEL, id.as_str()), (STORE_LABEL, &self.label)]).await
     }
 
     /// Finds the running sandbox that is this box.
@@ -134,11 +134,11 @@ impl Remote {
     /// # Errors
     /// [`Error::Gone`] if there is none.
     pub(super) async fn running(&self, id: &SandboxId) -> Result<Known> {
-        const ACTION: &str = "look for a box";
+        const ACTION: &str = "look up a box";
         if let Some(known) = self.boxes.known(id) {
             match self.within(ACTION, self.client.sandbox(&known.remote)).await {
                 Ok(sandbox) if !self.is_ours(&sandbox, id) || sandbox.id != known.remote => {
-                    return Err(Error::failed(ACTION, "the other service answered with another sandbox"));
+                    return Err(Error::failed(ACTION, "the other service answered with a different sandbox"));
                 }
                 Ok(sandbox) if is_running(&sandbox) => return Ok(known),
                 // Another instance of this provider may have made a new one.
@@ -153,7 +153,7 @@ impl Remote {
 
     /// Returns whether a remote sandbox still runs.
     pub(super) async fn still_runs(&self, known: &Known) -> Result<bool> {
-        match self.within("look for a box", self.client.sandbox(&known.remote)).await {
+        match self.within("look up a box", self.client.sandbox(&known.remote)).await {
             Ok(sandbox) => Ok(is_running(&sandbox)),
             Err(Error::Gone) => Ok(false),
             Err(error) => Err(error),
@@ -196,16 +196,16 @@ impl Remote {
 
     async fn look(&self) -> Result<(), String> {
         let told = |error| {
-            let error = fault("be asked how it is", None, error);
+            let error = fault("report its health", None, error);
             if let Error::Unavailable(text) = error {
                 return text;
             }
             tracing::warn!(
                 provider = self.name,
                 error = %Chain(&error),
-                "the service behind a provider does not say how it is"
+                "the service behind a provider does not report its health"
             );
-            "the service behind it does not answer as a Tidebox server does; the log has the cause".to_owned()
+            "the service behind it does not answer like a Tidebox server; see the log for the cause".to_owned()
         };
         match self.client.providers().await {
             Ok(providers) => {
@@ -236,7 +236,7 @@ impl Remote {
                 .find(|provider| provider.name == *name)
                 .ok_or_else(|| format!("the service behind it has no provider `{name}`")),
             None => providers.iter().find(|provider| provider.default).ok_or_else(|| {
-                "the service behind it has no default provider that is healthy; name one of its providers".to_owned()
+                "the service behind it has no healthy default provider; name one of its providers".to_owned()
             }),
         }
     }

@@ -66,7 +66,7 @@ pub(super) async fn search(guest: &CustomGuest, request: &Search) -> Result<Sear
     let answer = guest.remote.client.search_files(guest.sandbox(), &asked);
     let found = ask(guest, ACTION, &scope.path, time_ms, answer).await?;
     if found.matches.len() > matches_max as usize {
-        return Err(Error::failed(ACTION, "the other service gave more than it was asked for"));
+        return Err(Error::failed(ACTION, "the other service returned more than requested"));
     }
     let matches = found.matches.into_iter().map(|found| SearchMatch {
         path: found.path,
@@ -104,7 +104,7 @@ pub(super) async fn replace(guest: &CustomGuest, request: &Replace) -> Result<Re
     let answer = client.replace_in_files(guest.sandbox(), &asked);
     let replaced = ask(guest, ACTION, &scope.path, time_ms, answer).await?;
     if replaced.files.len() > files_max as usize {
-        return Err(Error::failed(ACTION, "the other service gave more than it was asked for"));
+        return Err(Error::failed(ACTION, "the other service returned more than requested"));
     }
     let file = |file: api::ReplacedFile| ReplacedFile { path: file.path, replacements: file.replacements };
     let end = end(replaced.files_searched, replaced.files_skipped, replaced.truncated_by);

@@ -37,7 +37,7 @@ pub(super) async fn amend(guest: &CustomGuest, wanted: &Amend) -> Result<Amended
     let api::Amended { removed, changed, failed, failures } =
         guest.ask_of(ACTION, &wanted.path, client.amend_files(guest.sandbox(), &asked)).await?;
     if failures.len() > wanted.remove.len() + wanted.attributes.len() {
-        return Err(Error::failed(ACTION, "the other service gave more than it was asked for"));
+        return Err(Error::failed(ACTION, "the other service returned more than requested"));
     }
     let failures = failures.into_iter().map(|failure| AmendFailure { path: failure.path, message: failure.message });
     Ok(Amended { removed, changed, failed, failures: failures.collect() })

@@ -64,8 +64,8 @@ impl Shape {
         let network = config.network_mode.as_str();
         if network.is_empty() || network == "host" || network.starts_with("container:") {
             return Err(Error::Invalid(format!(
-                "providers.docker.network_mode is {network:?}, which would not keep boxes apart from other networks; \
-                 write none, bridge, or the name of a network of the Engine"
+                "providers.docker.network_mode is {network:?}, which would not isolate boxes from other networks; \
+                 write none, bridge, or the name of an Engine network"
             )));
         }
         if let Some(path) = config.tmpfs.keys().find(|path| !path.starts_with('/') || path.starts_with(AGENT_DIR)) {
@@ -81,7 +81,7 @@ impl Shape {
             let text = std::fs::read_to_string(path).map_err(|error| refused(&error))?;
             let profile: serde_json::Value = serde_json::from_str(&text).map_err(|error| refused(&error))?;
             if !profile.is_object() {
-                return Err(refused(&"it is no JSON object"));
+                return Err(refused(&"it is not a JSON object"));
             }
             security.push(format!("seccomp={profile}"));
         }
@@ -102,7 +102,8 @@ fn capabilities(config: &DockerConfig) -> Result<Vec<String>> {
                 let short = name.trim().to_ascii_uppercase();
                 let short = short.strip_prefix("CAP_").unwrap_or(&short).to_owned();
                 let is_name = !short.is_empty() && short.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
-                let wrong = || Error::Invalid(format!("providers.docker.{key} has {name:?}; write names as NET_RAW"));
+                let wrong =
+                    || Error::Invalid(format!("providers.docker.{key} has {name:?}; write names such as NET_RAW"));
                 if is_name { Ok(short) } else { Err(wrong()) }
             })
             .collect()
@@ -111,7 +112,7 @@ fn capabilities(config: &DockerConfig) -> Result<Vec<String>> {
     let dropped = read("dropped_caps", &config.dropped_caps)?;
     if let Some(all) = added.iter().find(|name| *name == "ALL") {
         return Err(Error::Invalid(format!(
-            "providers.docker.added_caps has {all}, which leaves no wall standing; name the capabilities"
+            "providers.docker.added_caps has {all}, which removes all isolation; name the capabilities"
         )));
     }
     // A user other than root has none to begin with.

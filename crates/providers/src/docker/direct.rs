@@ -50,7 +50,7 @@ pub(super) async fn reach(process: &FirstProcess) -> Option<AgentGuest> {
     match reached.await {
         Ok(Ok(guest)) => Some(guest),
         Ok(Err(error)) => {
-            tracing::debug!(container = process.container, error, "the agent is reached through the Engine");
+            tracing::debug!(container = process.container, error, "reaching the agent through the Engine");
             None
         }
         Err(_) => None,
@@ -61,7 +61,11 @@ async fn connect(process: &FirstProcess) -> io::Result<UnixStream> {
     let socket = socket(process)?;
     let stream = connect_unix(&socket).await?;
     // A process that may write there can put a socket of its own in the agent's place.
-    if stream.peer_cred()?.pid() == Some(process.pid) { Ok(stream) } else { Err(strange("its socket is not its own")) }
+    if stream.peer_cred()?.pid() == Some(process.pid) {
+        Ok(stream)
+    } else {
+        Err(strange("its socket belongs to another process"))
+    }
 }
 
 /// Opens the agent's socket. Anything else in its place is refused.
@@ -71,7 +75,7 @@ fn socket(process: &FirstProcess) -> io::Result<OwnedFd> {
     // pid.
     let held = openat(CWD, format!("/proc/{}", process.pid), dir, Mode::empty())?;
     if !is_of(&held, &process.container)? {
-        return Err(strange("the Engine counts other processes than we do"));
+        return Err(strange("the Engine's process ids differ from ours"));
     }
     let root = openat(&held, "root", dir, Mode::empty())?;
     let path = AGENT_SOCKET.trim_start_matches('/');
@@ -79,7 +83,7 @@ fn socket(process: &FirstProcess) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let socket = openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;
     if FileType::from_raw_mode(fstat(&socket)?.st_mode) != FileType::Socket {
-        return Err(strange("there is no socket"));
+        return Err(strange("it is not a socket"));
     }
     Ok(socket)
 }
@@ -118,7 +122,7 @@ mod test {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         for container in ["", &"0123456789abcdef".repeat(4)] {
             let refused = socket(&FirstProcess { container: container.to_owned(), pid }).unwrap_err();
-            assert!(refused.to_string().contains("counts other processes"), "{refused}");
+            assert!(refused.to_string().contains("process ids differ"), "{refused}");
         }
         assert!(socket(&FirstProcess { container: "/".to_owned(), pid: -1 }).is_err());
     }

@@ -92,7 +92,7 @@ impl Engine {
             Ok((about, error)) => *seen = Seen { about: Some(about), error },
             Err(error) => {
                 seen.error = Some(format!(
-                    "{error}. See that it runs (`docker info`), that this user may use its socket, and that \
+                    "{error}. Check that it runs (`docker info`), that this user may use its socket, and that \
                      providers.docker.socket or DOCKER_HOST names it."
                 ));
             }
@@ -132,11 +132,11 @@ fn about(version: &SystemVersion, info: SystemInfo, boxes: usize) -> About {
         .iter()
         .zip(names)
         .filter(|(held, _)| !**held)
-        .map(|(_, name)| format!("The kernel of the Docker Engine does not hold {name}; enable that control group."))
+        .map(|(_, name)| format!("The kernel of the Docker Engine does not enforce {name}; enable that control group."))
         .collect();
     if !is_at_least(api, &[API_MIN.0, API_MIN.1]) {
         missing.push(format!(
-            "The Docker Engine speaks version {api} of its API and 1.41 is needed; install Docker 20.10 or later."
+            "The Docker Engine has API version {api}, but 1.41 is needed; install Docker 20.10 or later."
         ));
     }
     let components = version.components.iter().flatten();
@@ -144,7 +144,7 @@ fn about(version: &SystemVersion, info: SystemInfo, boxes: usize) -> About {
     if let Some(runc) = runc.filter(|version| !is_at_least(version, &RUNC_MIN)) {
         missing.push(format!(
             "runc {runc} of the Docker Engine has known escapes; install 1.2.8 or later, or a distribution's version \
-             with its mends."
+             with the fixes."
         ));
     }
     let bounds_options = info.kernel_version.is_some_and(|version| is_at_least(&version, &OPTIONS_KERNEL_MIN));
@@ -184,7 +184,7 @@ pub(super) fn own_arch() -> &'static str {
 fn unfit(about: &About, config: &DockerConfig) -> Option<String> {
     if about.arch != own_arch() {
         return Some(format!(
-            "The machine of the Docker Engine is {}, and the agent of this Tidebox is for {}; use an Engine on {}.",
+            "The machine of the Docker Engine is {}, but the agent of this Tidebox is for {}; use an Engine on {}.",
             about.arch,
             own_arch(),
             own_arch()

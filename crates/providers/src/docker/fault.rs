@@ -13,10 +13,10 @@ pub(super) const CHANGE_WAIT: Duration = Duration::from_secs(60);
 
 /// Error text for an Engine with a full disk, with advice.
 pub(super) const FULL: &str =
-    "the disk of the Docker Engine is full; remove images there (`docker image prune`) or make room on it";
+    "the disk of the Docker Engine is full; remove images there (`docker image prune`) or free disk space";
 
 /// Error text for a box that goes on while the Engine ends it.
-const LATE: &str = "the Docker Engine has not ended the box in time; its processes are still ending";
+const LATE: &str = "the Docker Engine did not stop the container in time; its processes are still exiting";
 
 /// Most characters of an Engine's message in the log: parts of it come from a registry, or from a
 /// path that a box has made, which may be anything.

@@ -50,12 +50,12 @@ pub(super) fn name_of(name: &str) -> Result<Name> {
     }
     if is_digest(name) {
         return Err(Error::Invalid(format!(
-            "the provider docker takes a digest only behind the name of its repository: write `NAME@{name}`"
+            "the provider docker accepts a digest only after the name of its repository: write `NAME@{name}`"
         )));
     }
     let parsed = Name::parse(name)?;
     if parsed.registry() == REGISTRY {
-        return Err(Error::Invalid(format!("`{name}` is a snapshot; name its id as `snapshot`, and no image")));
+        return Err(Error::Invalid(format!("`{name}` is a snapshot; set `snapshot` to its id and leave out `image`")));
     }
     Ok(parsed)
 }
@@ -119,7 +119,7 @@ impl Images {
         let ended = async { outcome.wait_for(Option::is_some).await.map(|ended| ended.clone()) };
         match tokio::time::timeout(config.pull_timeout, ended).await {
             Ok(Ok(ended)) => ended.unwrap_or(Ok(()))?,
-            Ok(Err(_)) => return Err(Error::failed("pull an image", "the pull was given up")),
+            Ok(Err(_)) => return Err(Error::failed("pull an image", "the pull was cancelled")),
             Err(_) => return Err(Error::NoImage(late(name, config.pull_timeout))),
         }
         let missing = || Error::failed("pull an image", format!("the Engine has no image {name} after its pull"));
@@ -157,7 +157,7 @@ impl Images {
                     pulled.unwrap_or_else(|_| Err(Refused::NoImage(given_up(&full))))
                 }
                 () = stop.cancelled() => {
-                    Err(Refused::NoImage(format!("the pull of `{full}` gave way to others; ask again")))
+                    Err(Refused::NoImage(format!("the pull of `{full}` was cancelled in favor of others; try again")))
                 }
             };
             drop(place);
@@ -168,12 +168,12 @@ impl Images {
 }
 
 fn late(name: &str, waited: Duration) -> String {
-    format!("the image `{name}` was not pulled within {} s; the pull goes on, so try again later", waited.as_secs())
+    format!("the image `{name}` was not pulled within {} s; the pull continues, so try again later", waited.as_secs())
 }
 
 fn given_up(name: &str) -> String {
     format!(
-        "the image `{name}` was not pulled within {} hours, and the pull was given up",
+        "the image `{name}` was not pulled within {} hours, and the pull was cancelled",
         PULL_WAIT_MAX.as_secs() / 3600
     )
 }
@@ -231,36 +231,36 @@ fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> R
     }
     if says(&["no matching manifest", "does not match the specified platform"]) {
         return Refused::Invalid(format!(
-            "the image `{name}` is not there for linux/{}, which is what boxes here run",
+            "the image `{name}` is not available for linux/{}, which boxes here run",
             own_arch()
         ));
     }
     if says(&["verification failed", "failed to register layer: invalid", "unexpected commit digest", "gzip: invalid"])
     {
         return Refused::Invalid(format!(
-            "the registry {registry} sends another layer of `{name}` than was asked for; the image there is broken: push \
-             it again"
+            "the registry {registry} sent a different layer of `{name}` than requested; the image there is broken: \
+             push it again"
         ));
     }
     if says(&["max depth exceeded"]) {
         return Refused::Invalid(format!(
-            "the image `{name}` has more layers than this Docker Engine can put on each other; build it with fewer"
+            "the image `{name}` has more layers than this Docker Engine can stack; build it with fewer"
         ));
     }
     if says(&["incorrect username or password"]) || had_login && says(&["unauthorized", "denied"]) {
         return Refused::Invalid(format!(
-            "the registry {registry} refuses the login for `{name}`; check its name and password under \
+            "the registry {registry} rejects the login for `{name}`; check its name and password under \
              images.registries, or docker's config.json"
         ));
     }
     if says(&["no basic auth credentials", "unauthorized", "authentication required"]) {
         return Refused::Invalid(format!(
-            "the registry {registry} asks for a login for `{name}`; write one under images.registries"
+            "the registry {registry} requires a login for `{name}`; add one under images.registries"
         ));
     }
     if says(&["pull access denied", "repository does not exist"]) {
         return Refused::Invalid(format!(
-            "the registry {registry} has no image `{name}`, or asks for a login for it; check the name"
+            "the registry {registry} has no image `{name}`, or requires a login for it; check the name"
         ));
     }
     if says(&["not found", "manifest unknown", "name unknown", "invalid reference format"]) {
@@ -270,16 +270,16 @@ fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> R
     let passing: [(&[&str], &str); 5] = [
         (&["connection refused"], "it refuses connections"),
         (&["no such host", "server misbehaving", "Temporary failure"], "its address is not found"),
-        (&["toomanyrequests"], "it has had too many requests"),
+        (&["toomanyrequests"], "it received too many requests"),
         (&["timeout", "deadline exceeded", "Client.Timeout", "unreachable"], "it does not answer"),
         (&["EOF", "connection reset", "received unexpected HTTP status: 5"], "it failed"),
     ];
     if let Some((_, why)) = passing.iter().find(|(words, _)| says(words)) {
         return Refused::NoImage(format!(
-            "the registry {registry} did not give the image `{name}`: {why}; try again later"
+            "the registry {registry} did not serve the image `{name}`: {why}; try again later"
         ));
     }
-    Refused::Failed("the Engine could not pull it; the log has what it said".to_owned())
+    Refused::Failed("the Engine could not pull it; see the log for its message".to_owned())
 }
 
 /// Returns the Engine's image of this name; `None` if it has none.
@@ -287,7 +287,7 @@ pub(super) async fn inspect(client: &Client, name: &str) -> Result<Option<Image>
     match fault::within(fault::LOOK_WAIT, client.inspect_image(name)).await {
         Ok(inspected) => read(name, inspected).map(Some),
         Err(error) if fault::status(&error) == Some(404) => Ok(None),
-        Err(error) => Err(fault::failed("look at an image", error)),
+        Err(error) => Err(fault::failed("inspect an image", error)),
     }
 }
 
@@ -297,11 +297,11 @@ fn read(name: &str, inspected: ImageInspect) -> Result<Image> {
     // An imported image may have neither.
     if !matches!(os.as_str(), "linux" | "") || !arch.is_empty() && arch != own_arch() {
         return Err(Error::Invalid(format!(
-            "the image `{name}` is for {os}/{arch}, and boxes here run linux/{}; name an image for linux/{0}",
+            "the image `{name}` is for {os}/{arch}, but boxes here run linux/{}; name an image for linux/{0}",
             own_arch()
         )));
     }
-    let Some(id) = inspected.id else { return Err(Error::failed("look at an image", "it has no id")) };
+    let Some(id) = inspected.id else { return Err(Error::failed("inspect an image", "it has no id")) };
     let config = inspected.config.unwrap_or_default();
     let pairs = config.env.unwrap_or_default();
     let env: BTreeMap<String, String> = pairs
@@ -393,9 +393,9 @@ mod test {
             assert!(matches!(said(text, false), Refused::Invalid(_)), "{text}");
         }
         let asks = said("Get \"https://r.example/v2/\": no basic auth credentials", false);
-        assert!(matches!(&asks, Refused::Invalid(text) if text.contains("asks for a login")), "{asks:?}");
+        assert!(matches!(&asks, Refused::Invalid(text) if text.contains("requires a login")), "{asks:?}");
         let wrong = said("unauthorized: authentication required", true);
-        assert!(matches!(&wrong, Refused::Invalid(text) if text.contains("refuses the login")), "{wrong:?}");
+        assert!(matches!(&wrong, Refused::Invalid(text) if text.contains("rejects the login")), "{wrong:?}");
         let long = format!("toomanyrequests: \u{1b}[31m{}", "x".repeat(300_000));
         for text in [
             "dial tcp 127.0.0.1:1: connect: connection refused",
@@ -408,7 +408,7 @@ mod test {
         }
         assert!(matches!(said("x".repeat(300_000).as_str(), false), Refused::Failed(text) if text.len() < 100));
         let damaged = said("filesystem layer verification failed for digest sha256:ab", false);
-        assert!(matches!(&damaged, Refused::Invalid(text) if text.contains("another layer")), "{damaged:?}");
+        assert!(matches!(&damaged, Refused::Invalid(text) if text.contains("a different layer")), "{damaged:?}");
         let deep = said("failed to register layer: max depth exceeded", false);
         assert!(matches!(&deep, Refused::Invalid(text) if text.contains("layers")), "{deep:?}");
         assert!(matches!(said("write /x: no space left on device", false), Refused::Full(_)));

@@ -39,7 +39,7 @@ impl Inner {
 
     /// Returns the control group that counts the memory of a box, which has to be on this machine.
     async fn memory(&self, id: &SandboxId) -> Result<MemoryGroup> {
-        const ACTION: &str = "look at a box";
+        const ACTION: &str = "inspect a box";
         let inspected = state::look(self.client()?, &self.name(id)).await?.ok_or(Error::Gone)?;
         let process = FirstProcess::of(&inspected).ok_or(Error::Gone)?;
         if !direct::is_here(&process) {
@@ -53,8 +53,8 @@ impl Inner {
 
 fn elsewhere() -> Error {
     Error::NotSupported(
-        "the memory of a container is handed back by its control group, which the server cannot see: that takes an \
-         Engine on the machine of the server, and a server outside of containers"
+        "the memory of a container is handed back by its control group, which the server cannot see: run the Engine on \
+         the server's machine, and the server outside of containers"
             .to_owned(),
     )
 }

@@ -98,6 +98,6 @@ impl Inner {
 async fn clear(trees: Vec<PathBuf>) {
     let work = move || trees.iter().try_for_each(|tree| host_disk::remove_tree(tree));
     if let Ok(Err(error)) = tokio::task::spawn_blocking(work).await {
-        tracing::info!(%error, "what a box has written cannot be removed before its container");
+        tracing::info!(%error, "cannot remove a box's files before its container");
     }
 }

@@ -95,7 +95,7 @@ impl Inner {
             Ok::<_, ClientError>(())
         };
         if let Err(error) = removed.await {
-            tracing::info!(%error, "images of removed snapshots are left for later");
+            tracing::info!(%error, "images of removed snapshots not removed yet");
         }
     }
 
@@ -161,14 +161,14 @@ impl Inner {
         let in_memory = host.and_then(|host| host.tmpfs.as_ref()).is_some_and(|tmpfs| tmpfs.contains_key(WORKSPACE));
         if in_memory || host.is_some_and(|host| host.readonly_rootfs == Some(true)) {
             return Err(Error::NotSupported(format!(
-                "{WORKSPACE} of the box is in its memory, as providers.docker says, so it has no snapshots"
+                "{WORKSPACE} of the sandbox is in memory, as configured in providers.docker, so it has no snapshots"
             )));
         }
         let runtime = host.and_then(|host| host.runtime.clone()).filter(|runtime| !runtime.is_empty());
         let runtime = runtime.unwrap_or_else(|| self.runtime(self.engine.about().as_ref()));
         if has_own_kernel(&runtime) {
             return Err(Error::NotSupported(format!(
-                "the runtime {runtime} keeps the files of the box to itself, so it has no snapshots"
+                "the runtime {runtime} does not expose the files of the sandbox, so it has no snapshots"
             )));
         }
         let is_kept = |target: &&String| target.as_str() != AGENT_DIR;
@@ -179,7 +179,7 @@ impl Inner {
             return Ok(());
         }
         Err(Error::NotSupported(format!(
-            "the image of the box has volumes ({}), whose files no snapshot would have; use an image without VOLUME",
+            "the image of the sandbox has volumes ({}), whose files a snapshot would lack; use an image without VOLUME",
             apart.join(", ")
         )))
     }
@@ -199,7 +199,7 @@ impl Snapshots for Docker {
                 && let Ok(client) = inner.client()
                 && let Err(error) = remove_image(client, &inner.image_name(&snapshot), true).await
             {
-                tracing::warn!(%snapshot, %error, "what is left of a snapshot that could not be taken cannot be removed");
+                tracing::warn!(%snapshot, %error, "cannot remove the remains of a snapshot that could not be taken");
             }
             taken
         };
@@ -263,8 +263,8 @@ fn not_committed(error: ClientError) -> Error {
     match fault::refusal(&error) {
         Some((404, _)) => Error::Gone,
         Some((_, message)) if message.contains("max depth exceeded") => Error::Invalid(
-            "the sandbox was made of a snapshot of a snapshot, more layers deep than the Docker Engine takes; make one \
-             of the image and copy the files into it"
+            "the sandbox was made from nested snapshots with more layers than the Docker Engine allows; spawn one from \
+             the image and copy the files into it"
                 .to_owned(),
         ),
         _ => fault::failed(TAKE, error),

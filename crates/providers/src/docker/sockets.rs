@@ -13,9 +13,9 @@ impl Inner {
     pub(super) fn missing(&self, about: Option<About>) -> Vec<String> {
         let Some(about) = about else { return Vec::new() };
         let unbounded = about.groups_v1 && self.has_unbounded_sockets.load(Ordering::Relaxed);
-        let sockets = "Control groups of version 1 count no buffers of sockets, and the server cannot bound those of \
-                       the Engine's boxes: use an Engine with control groups of version 2, or run the server as root on \
-                       the Engine's machine.";
+        let sockets = "Control groups of version 1 do not count socket buffers, and the server cannot limit those of \
+                       the Engine's boxes: use an Engine with control groups of version 2, or run the server as root \
+                       on the Engine's machine.";
         about.missing.into_iter().chain(unbounded.then(|| sockets.to_owned())).collect()
     }
 
@@ -29,7 +29,7 @@ impl Inner {
         let bound =
             if is_here { cgroup::bound_sockets(process.pid, memory_mb) } else { Err(ErrorKind::NotFound.into()) };
         if let Err(error) = &bound {
-            tracing::debug!(container = process.container, %error, "buffers of sockets are not bounded");
+            tracing::debug!(container = process.container, %error, "cannot limit socket buffers");
         }
         self.has_unbounded_sockets.store(bound.is_err(), Ordering::Relaxed);
     }

@@ -37,6 +37,6 @@ pub(super) async fn look(client: &Client, name: &str) -> Result<Option<Container
     match within(LOOK_WAIT, client.inspect_container(name, None)).await {
         Ok(inspected) => Ok(Some(inspected)),
         Err(error) if fault::status(&error) == Some(404) => Ok(None),
-        Err(error) => Err(fault::failed("look at a box", error)),
+        Err(error) => Err(fault::failed("inspect a box", error)),
     }
 }

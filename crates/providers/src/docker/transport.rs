@@ -96,13 +96,13 @@ impl Endpoint {
         };
         let Some(address) = address.filter(has_port) else {
             return Err(format!(
-                "{origin} is {socket:?}, which names no Engine; write a path, unix:///path, or tcp://host:port"
+                "{origin} is {socket:?}, which is not an Engine address; write a path, unix:///path, or tcp://host:port"
             ));
         };
         let Some(tls) = tls else { return Ok(Endpoint::Tcp(address, None)) };
         let host = address.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']).to_owned();
-        let name =
-            ServerName::try_from(host).map_err(|_| format!("{origin} has a host that no certificate can name"))?;
+        let name = ServerName::try_from(host)
+            .map_err(|_| format!("{origin} has a host that is not valid in a certificate"))?;
         Ok(Endpoint::Tcp(address, Some((connector(&tls)?, name))))
     }
 
@@ -190,7 +190,7 @@ fn connector(tls: &DockerTls) -> Result<TlsConnector, String> {
     let certificates = |path: &Path| -> Result<Vec<CertificateDer<'static>>, String> {
         let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
         let read = read.map_err(|error| unreadable(path, &error))?;
-        if read.is_empty() { Err(unreadable(path, &"it holds no certificate")) } else { Ok(read) }
+        if read.is_empty() { Err(unreadable(path, &"it contains no certificate")) } else { Ok(read) }
     };
     let mut roots = RootCertStore::empty();
     for certificate in certificates(&tls.ca)? {
@@ -208,8 +208,8 @@ fn connector(tls: &DockerTls) -> Result<TlsConnector, String> {
             config.with_client_auth_cert(certificates(cert)?, own).map_err(|error| unreadable(cert, &error))?
         }
         _ => {
-            return Err("providers.docker.tls has one of cert and key; an Engine that asks for a certificate needs \
-                        both, another needs none"
+            return Err("providers.docker.tls has only one of cert and key; set both if the Engine asks for a \
+                        certificate, otherwise neither"
                 .to_owned());
         }
     };

@@ -141,7 +141,7 @@ impl Backend for FirecrackerBackend {
         let Resources { memory_mb, vcpus, .. } = spec.resources;
         if memory_mb < MEMORY_MB_MIN {
             return Err(Error::Invalid(format!(
-                "memory_mb is {memory_mb}, with which no machine boots; the least on the provider firecracker is \
+                "memory_mb is {memory_mb}, too little to boot a machine; the minimum on the provider firecracker is \
                  {MEMORY_MB_MIN}"
             )));
         }
@@ -150,7 +150,7 @@ impl Backend for FirecrackerBackend {
         }
         if vcpus > VCPUS_MAX {
             return Err(Error::Invalid(format!(
-                "vcpus is {vcpus}; the most on the provider firecracker is {VCPUS_MAX}"
+                "vcpus is {vcpus}; the maximum on the provider firecracker is {VCPUS_MAX}"
             )));
         }
         Ok(())
@@ -284,7 +284,7 @@ impl Backend for FirecrackerBackend {
                     self.templates.fall_back(&saved, &console.ended(&error));
                     process.kill().map_err(not_made)?;
                     if !process.ended_within(vmm::ALONE_WAIT).await {
-                        return Err(not_made("a process that could not load a machine does not end"));
+                        return Err(not_made("a process that could not load a machine does not exit"));
                     }
                     room.clear().map_err(not_made)?;
                     // The machine may have written to it.
@@ -444,7 +444,7 @@ impl FirecrackerBackend {
         let taken = match self.templates.take(making, room, &image) {
             Ok(taken) => taken,
             Err(error) => {
-                tracing::warn!(%error, "no template can be made of a machine");
+                tracing::warn!(%error, "cannot make a template from a machine");
                 return;
             }
         };
@@ -452,7 +452,7 @@ impl FirecrackerBackend {
         self.parts.tasks.spawn_blocking(move || {
             let finished = templates.finish(taken, record).and_then(|()| templates.prune(images.as_ref()));
             if let Err(error) = finished {
-                tracing::warn!(%error, "no template can be made of a machine");
+                tracing::warn!(%error, "cannot make a template from a machine");
             }
         });
     }
@@ -466,7 +466,7 @@ impl FirecrackerBackend {
         cgroups: Vec<CgroupDir>,
     ) -> Result<Vmm> {
         let text = |path: &Path| {
-            path.to_str().map(str::to_owned).ok_or_else(|| not_made(format!("{} is no UTF-8", path.display())))
+            path.to_str().map(str::to_owned).ok_or_else(|| not_made(format!("{} is not UTF-8", path.display())))
         };
         let (firecracker, base) = (text(&found.firecracker)?, text(&plan.folder.path().join(room::JAILS))?);
         let jailer = found.jailer.as_deref().map(text).transpose()?;

@@ -19,7 +19,9 @@ const KVM: &str = "/dev/kvm";
 /// Memory of the machine of a probe: enough for any usual kernel to boot.
 pub(super) const PROBE_MEMORY_MB: u32 = 128;
 
-const UNJAILED: &str = "Machines run without the jailer: a fault of Firecracker that a guest uses leads to the server's own user. Run the server as root, and set providers.firecracker.jailer.enabled to true or leave it out.";
+const UNJAILED: &str = "Machines run without the jailer: a guest that exploits a fault in Firecracker becomes the \
+    server's own user. Run the server as root, and set providers.firecracker.jailer.enabled to true or leave it \
+    out.";
 
 /// Machines that boot here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,14 +55,16 @@ impl Programs {
     /// A sentence for the operator that says what is missing and what to do.
     pub(super) async fn find(&self) -> Result<Found, String> {
         let Some(kernel) = &self.kernel else {
-            return Err("No guest kernel is configured: set providers.firecracker.kernel, to /boot/vmlinuz-… of this host for instance; `tidebox firecracker setup` finds one.".to_owned());
+            return Err("No guest kernel is configured: set providers.firecracker.kernel, for example to this host's \
+                /boot/vmlinuz-…; `tidebox firecracker setup` finds one."
+                .to_owned());
         };
         let firecracker = located(&self.firecracker, "providers.firecracker.binary")?;
         let version = version_of(&firecracker, "Firecracker").await?;
         if !is_supported(&version) {
             let (major, minor) = LEAST_VERSION;
             return Err(format!(
-                "Firecracker is of version {version}, and {major}.{minor} is the least: install a later release."
+                "Firecracker has version {version}, but {major}.{minor} is the minimum: install a later release."
             ));
         }
         let jailer = self.jailer.as_deref().map(|jailer| located(jailer, "providers.firecracker.jailer.binary"));
@@ -69,19 +73,20 @@ impl Programs {
             let jailer_version = version_of(jailer, "Jailer").await?;
             if jailer_version != version {
                 return Err(format!(
-                    "The jailer is of version {jailer_version}, Firecracker of {version}: install both of one release."
+                    "The jailer has version {jailer_version}, but Firecracker has {version}: install both from one \
+                     release."
                 ));
             }
         }
         open_kvm()?;
         // A guest of some bytes shows within milliseconds what one with Linux shows at the end of its wait.
-        probe(&firecracker).await.map_err(|error| format!("No machine runs here: {}.", Chain(&error)))?;
+        probe(&firecracker).await.map_err(|error| format!("Machines cannot run here: {}.", Chain(&error)))?;
         let (kernel, modules, prepared) = (kernel.clone(), self.modules.clone(), self.prepared.clone());
         let prepare = move || {
             let made = guest_kernel::prepare(&kernel, modules.as_deref(), &agent_program(), &prepared)?;
             // Boxes have names of their own for the files of theirs.
             if let Err(error) = guest_kernel::prune(&prepared, &made.digest) {
-                tracing::debug!(%error, "earlier guest kernels cannot be removed");
+                tracing::debug!(%error, "cannot remove earlier guest kernels");
             }
             Ok::<_, guest_kernel::Error>(made)
         };
@@ -95,7 +100,7 @@ impl Programs {
 fn located(name: &Path, key: &str) -> Result<PathBuf, String> {
     let found = find(name).and_then(|path| path.canonicalize().ok());
     found.ok_or_else(|| {
-        format!("There is no program {}: install Firecracker, or set {key} to its path.", name.display())
+        format!("The program {} was not found: install Firecracker, or set {key} to its path.", name.display())
     })
 }
 
@@ -109,7 +114,9 @@ fn open_kvm() -> Result<(), String> {
     let Err(error) = File::options().read(true).write(true).open(KVM) else { return Ok(()) };
     if error.kind() == std::io::ErrorKind::NotFound {
         return Err(format!(
-            "There is no {KVM}: machines need a processor with virtualization that this host may use. On hardware switch it on in the firmware; in a virtual machine have its host allow nested virtualization; in a container pass the device on."
+            "{KVM} does not exist: machines need a processor with virtualization that this host may use. On hardware, \
+             enable it in the firmware; in a virtual machine, allow nested virtualization on its host; in a container, \
+             pass the device through."
         ));
     }
     if error.kind() == std::io::ErrorKind::PermissionDenied {
@@ -139,7 +146,11 @@ pub(super) fn facts(probe: &Probe<Machines>, cgroups: &Cgroups, jailed: bool) ->
     // The hardware of a machine: no process in it can have more.
     let limits = ["memory_mb", "vcpus", "pids", "disk_mb"].map(|name| (name, LimitKind::Hard)).to_vec();
     if !cgroups.has(Controller::Memory) {
-        missing.push("No control group counts the memory of Firecracker itself, which takes some MiB for each machine besides the guest's.".to_owned());
+        missing.push(
+            "No control group counts the memory of Firecracker itself, which uses some MiB for each machine in \
+             addition to the guest's."
+                .to_owned(),
+        );
     }
     let version = probe.version.as_deref().unwrap_or_default();
     Facts {

@@ -97,7 +97,7 @@ impl Keeper<'_> {
     /// Puts the files of a snapshot into the room of a box that is made of it.
     pub(super) async fn put(&self, snapshot: &SnapshotFolder, room: &Room) -> Result<()> {
         let saved = read(snapshot)?;
-        self.checks.check(&saved).await.map_err(|error| Error::failed("make a box of a snapshot", error))?;
+        self.checks.check(&saved).await.map_err(|error| Error::failed("make a box from a snapshot", error))?;
         let path = room.path();
         saved.link([STATE, MEMORY, IMAGE], &path).map_err(|error| gone(snapshot, error))?;
         let copied =
@@ -211,7 +211,7 @@ impl Keeper<'_> {
             if !process.ended_within(ALONE_WAIT).await {
                 cgroup::kill_members(&machine.vmm.cgroups);
                 if !process.ended_within(END_WAIT).await {
-                    return Err(Error::Unavailable("the process of a machine does not end; try again".to_owned()));
+                    return Err(Error::Unavailable("the process of a machine does not exit; try again".to_owned()));
                 }
             }
         }
@@ -248,8 +248,8 @@ pub(super) fn check_size(snapshot: &SnapshotFolder, resources: &Resources) -> Re
         return Ok(());
     }
     Err(Error::Invalid(format!(
-        "a machine of the snapshot has memory_mb {}, vcpus {} and a drive of {} MiB, which cannot change; leave out the \
-         sizes",
+        "a machine from the snapshot has memory_mb {}, vcpus {} and a drive of {} MiB, which cannot change; leave out \
+         the sizes",
         record.memory_mb, record.vcpus, record.drive_mb
     )))
 }

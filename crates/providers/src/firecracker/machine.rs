@@ -141,7 +141,7 @@ pub(super) async fn save(
     let saved = write(&mut api).await;
     let deadline = Instant::now() + boot.wait;
     if let Err(error) = &saved {
-        tracing::warn!(%error, "a machine could not be written to files");
+        tracing::warn!(%error, "cannot write a machine to files");
         // What stays goes with the box.
         let _ = at.room.remove([NEW_STATE, NEW_MEMORY]);
     }
@@ -213,7 +213,7 @@ async fn thaw(room: &Room, wait: Duration) {
                 Ok(()) => return,
                 Err(error) => error,
             };
-            tracing::debug!(error = %crate::Chain(&error), "the processes of a box do not go on yet");
+            tracing::debug!(error = %crate::Chain(&error), "cannot resume the processes of a box yet");
             let has_ended = room.connect(VSOCK).await.is_err_and(|error| nothing_listens(&error));
             if has_ended || matches!(error, Error::NotFound(_) | Error::NotSupported(_)) {
                 return;
@@ -223,7 +223,7 @@ async fn thaw(room: &Room, wait: Duration) {
     };
     if tokio::time::timeout(wait, thawed).await.is_err() {
         tracing::warn!(
-            "the agent of a box that was written to files does not answer; its processes go on by themselves"
+            "the agent of a box that was written to files does not answer; its processes resume by themselves"
         );
     }
 }
@@ -282,7 +282,7 @@ pub(super) async fn wake(
         vsock_override: None,
     };
     api.apply(&saved).await.map_err(failed("load the saved machine"))?;
-    loaded().map_err(|error| self::at("settle the loaded machine")(&error))?;
+    loaded().map_err(|error| self::at("configure the loaded machine")(&error))?;
     api.apply(&State::Resumed).await.map_err(failed("resume the saved machine"))?;
     loop {
         // The first connections may be among those that end when the machine goes on.

@@ -150,7 +150,7 @@ impl Saved {
     fn check(&self) -> io::Result<()> {
         for (name, expected) in &self.record.files {
             if digest(&self.file(name))? != *expected {
-                let text = format!("the file {name} of the saved machine is not as it was written");
+                let text = format!("the file {name} of the saved machine has changed since it was written");
                 return Err(io::Error::new(ErrorKind::InvalidData, text));
             }
         }

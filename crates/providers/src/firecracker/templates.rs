@@ -152,11 +152,11 @@ impl Templates {
     /// Removes a template from which a machine could not be made. The machine boots instead.
     pub(super) fn fall_back(&self, saved: &Saved, cause: &dyn std::fmt::Display) {
         self.fallbacks.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(%cause, "a machine could not be made from its template, and boots");
+        tracing::warn!(%cause, "cannot make a machine from its template; booting it instead");
         let is_of = |state: &State| matches!(state, State::Ready { saved: known, .. } if known.dir() == saved.dir());
         self.known.lock().retain(|_, state| !is_of(state));
         if let Err(error) = saved.remove() {
-            tracing::warn!(%error, "a template cannot be removed");
+            tracing::warn!(%error, "cannot remove a template");
         }
     }
 

@@ -167,7 +167,7 @@ pub(super) fn attach(inside: &Arc<Boxed>, number: u64, attach: Attach) -> Result
     };
     let position = match attach.from {
         AttachFrom::Position(position) if position > end => {
-            return Err(Error::Invalid(format!("the process has written {end} bytes so far, and not {position}")));
+            return Err(Error::Invalid(format!("the process has written {end} bytes so far, not {position}")));
         }
         AttachFrom::Position(position) => position,
         AttachFrom::Screen => first,

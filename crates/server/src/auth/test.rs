@@ -68,25 +68,25 @@ fn a_key_opens_what_it_is_for_in_each_of_its_headers() {
 fn everything_else_is_refused_and_says_what_to_send() {
     let access = access(true, Some("k-api"), Some("k-admin"), true);
     for demand in [Demand::Key, Demand::AdminKey] {
-        refuses(&access, demand, &[], "asks for");
-        refuses(&access, demand, &[("x-api-key", "wrong")], "not one of this service");
-        refuses(&access, demand, &[("x-api-key", "k-ap")], "not one of this service");
-        refuses(&access, demand, &[("x-api-key", "k-api\u{e9}")], "not one of this service");
-        refuses(&access, demand, &[("x-api-key", "K-API")], "not one of this service");
-        refuses(&access, demand, &[("x-api-key", "k-api, k-api")], "not one of this service");
+        refuses(&access, demand, &[], "requires ");
+        refuses(&access, demand, &[("x-api-key", "wrong")], "not valid for this service");
+        refuses(&access, demand, &[("x-api-key", "k-ap")], "not valid for this service");
+        refuses(&access, demand, &[("x-api-key", "k-api\u{e9}")], "not valid for this service");
+        refuses(&access, demand, &[("x-api-key", "K-API")], "not valid for this service");
+        refuses(&access, demand, &[("x-api-key", "k-api, k-api")], "not valid for this service");
         refuses(&access, demand, &[("x-api-key", "")], "`X-API-Key` is empty");
         refuses(&access, demand, &[("x-api-key", "  ")], "`X-API-Key` is empty");
         refuses(&access, demand, &[("x-admin-api-key", "")], "`X-Admin-API-Key` is empty");
         refuses(&access, demand, &[("authorization", "")], "`Authorization` is empty");
-        refuses(&access, demand, &[("authorization", "Bearer")], "holds no key");
-        refuses(&access, demand, &[("authorization", "k-api")], "asks for");
-        refuses(&access, demand, &[("authorization", "Basic ay1hcGk=")], "asks for");
+        refuses(&access, demand, &[("authorization", "Bearer")], "contains no key");
+        refuses(&access, demand, &[("authorization", "k-api")], "requires ");
+        refuses(&access, demand, &[("authorization", "Basic ay1hcGk=")], "requires ");
         refuses(&access, demand, &[("x-admin-api-key", "wrong")], "not the admin key");
-        refuses(&access, demand, &[("x-admin-api-key", "k-api")], "belongs into `X-API-Key`");
-        refuses(&access, demand, &[("x-user-id", "k-admin")], "asks for");
-        refuses(&access, demand, &[("x-worker-token", "k-admin")], "asks for");
+        refuses(&access, demand, &[("x-admin-api-key", "k-api")], "send that as `X-API-Key`");
+        refuses(&access, demand, &[("x-user-id", "k-admin")], "requires ");
+        refuses(&access, demand, &[("x-worker-token", "k-admin")], "requires ");
     }
-    refuses(&access, Demand::AdminKey, &[("x-api-key", "k-api")], "does not open this route");
+    refuses(&access, Demand::AdminKey, &[("x-api-key", "k-api")], "does not give access to this route");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn what_can_be_read_two_ways_is_refused() {
         refuses(&access, demand, &[("x-admin-api-key", right), ("x-admin-api-key", right)], "given twice");
         refuses(&access, demand, &[("authorization", "Bearer k-admin"), ("authorization", "Basic x")], "given twice");
         refuses(&access, demand, &[("x-api-key", right), ("authorization", "Bearer wrong")], "different keys");
-        refuses(&access, demand, &[("x-api-key", "wrong"), ("x-admin-api-key", right)], "not one of this service");
+        refuses(&access, demand, &[("x-api-key", "wrong"), ("x-admin-api-key", right)], "not valid for this service");
         refuses(&access, demand, &[("x-api-key", right), ("x-admin-api-key", "wrong")], "not the admin key");
     }
 }
@@ -109,7 +109,7 @@ fn the_api_key_opens_admin_routes_only_while_there_is_no_admin_key() {
     let fallback = access(true, Some("k-api"), None, true);
     opens(&fallback, Demand::AdminKey, &[("x-api-key", "k-api")], "admin");
     opens(&fallback, Demand::AdminKey, &[("x-admin-api-key", "k-api")], "admin");
-    refuses(&fallback, Demand::AdminKey, &[], "asks for the admin key");
+    refuses(&fallback, Demand::AdminKey, &[], "requires the admin key");
     let closed = access(true, Some("k-api"), None, false);
     for lines in [&[][..], &[("x-api-key", "k-api")], &[("x-admin-api-key", "k-api")]] {
         refuses(&closed, Demand::AdminKey, lines, "`auth.admin_fallback_enabled` is false");
@@ -124,8 +124,8 @@ fn the_admin_key_is_asked_for_whether_or_not_the_api_key_is() {
     opens(&access, Demand::Key, &[("x-api-key", "wrong")], "anonymous");
     opens(&access, Demand::Key, &[("x-admin-api-key", "k-admin")], "admin");
     opens(&access, Demand::AdminKey, &[("x-admin-api-key", "k-admin")], "admin");
-    refuses(&access, Demand::AdminKey, &[], "asks for the admin key");
-    refuses(&access, Demand::AdminKey, &[("x-api-key", "wrong")], "not one of this service");
+    refuses(&access, Demand::AdminKey, &[], "requires the admin key");
+    refuses(&access, Demand::AdminKey, &[("x-api-key", "wrong")], "not valid for this service");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn without_any_key_admin_routes_are_as_open_as_the_others() {
     // A configured key is one that the operator relies on.
     let configured = access(false, Some("k-api"), None, true);
     opens(&configured, Demand::Key, &[], "anonymous");
-    refuses(&configured, Demand::AdminKey, &[], "asks for the admin key");
+    refuses(&configured, Demand::AdminKey, &[], "requires the admin key");
     opens(&configured, Demand::AdminKey, &[("x-api-key", "k-api")], "admin");
 }
 
@@ -146,11 +146,11 @@ fn a_group_that_is_closed_opens_to_the_admin_key_alone() {
     let mut access = access(true, Some("k-api"), Some("k-admin"), true);
     access.admin_only = vec![RouteGroup::Quotas];
     let (quotas, events) = (Demand::Group(RouteGroup::Quotas), Demand::Group(RouteGroup::Events));
-    refuses(&access, quotas, &[("x-api-key", "k-api")], "does not open this route");
+    refuses(&access, quotas, &[("x-api-key", "k-api")], "does not give access to this route");
     opens(&access, quotas, &[("x-admin-api-key", "k-admin")], "admin");
     opens(&access, events, &[("x-api-key", "k-api")], "api");
     access.enabled = false;
-    refuses(&access, quotas, &[], "asks for the admin key");
+    refuses(&access, quotas, &[], "requires the admin key");
     opens(&access, events, &[], "anonymous");
 }
 

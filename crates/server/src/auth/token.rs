@@ -121,14 +121,14 @@ impl Fault {
     pub fn message(self) -> &'static str {
         match self {
             Fault::Form => "the token does not have the form tidebox-worker-v1.<claims>.<signature>",
-            Fault::Signature => "the token's signature is not of a key that is accepted here",
+            Fault::Signature => "the token is not signed with a key that this server accepts",
             Fault::Claims => {
-                "the token's claims must be an object with `worker_id`, `jti`, `aud`, `iat` and `exp`, each once, \
-                 ids of 1 to 128 letters, digits, `.`, `_` or `-`, times in whole seconds"
+                "the token's claims must be an object with `worker_id`, `jti`, `aud`, `iat` and `exp`, each exactly \
+                 once; ids are 1 to 128 letters, digits, `.`, `_` or `-`, and times are whole seconds"
             }
-            Fault::Audience => "the token is for another audience than `worker:control-plane`",
-            Fault::Lifetime => "the token's `exp` must lie after its `iat`, and at most 15 minutes after it",
-            Fault::NotYet => "the token is not valid yet; compare the clocks of both machines",
+            Fault::Audience => "the token's audience is not `worker:control-plane`",
+            Fault::Lifetime => "the token's `exp` must be after its `iat`, by at most 15 minutes",
+            Fault::NotYet => "the token is not valid yet; check the clocks of both machines",
             Fault::Expired => "the token has expired; make a new one",
             Fault::Revoked => "the token has been revoked",
         }

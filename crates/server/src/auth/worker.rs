@@ -61,10 +61,10 @@ impl Workers {
             "`X-Worker-Token` is empty",
         )?;
         let (Some(named), Some(token)) = (named, token) else {
-            return Err(denied("this route asks for a worker's credential; send `X-Worker-ID` and `X-Worker-Token`"));
+            return Err(denied("this route requires a worker's credentials; send `X-Worker-ID` and `X-Worker-Token`"));
         };
         if named != id.as_bytes() {
-            return Err(denied("`X-Worker-ID` is not the worker that the path names"));
+            return Err(denied("`X-Worker-ID` is not the worker named in the path"));
         }
         if id == LOCAL {
             return Err(denied("the worker `local` is this server itself; give the worker another id"));
@@ -82,11 +82,11 @@ impl Workers {
         let (known, otherwise) = match (self.own.get(id), &self.shared) {
             (Some(own), _) => (
                 own,
-                "`X-Worker-Token` is not the token of this worker; one that has its own may not use the shared one",
+                "`X-Worker-Token` is not this worker's token; a worker with its own token cannot use the shared one",
             ),
-            (None, Some(shared)) => (shared, "`X-Worker-Token` is not a token of this service"),
+            (None, Some(shared)) => (shared, "`X-Worker-Token` is not a token that this server accepts"),
             (None, None) => {
-                return Err("this worker has no token here; configure a token or a signing key in `auth`");
+                return Err("no token is configured for this worker; set a token or a signing key in `auth`");
             }
         };
         if known.matches(&given) { Ok(Scope::ALL.to_vec()) } else { Err(otherwise) }
@@ -99,7 +99,7 @@ impl Workers {
         let claims =
             token::verify(token, &self.signing, &self.revoked, now.as_millisecond()).map_err(token::Fault::message)?;
         if claims.worker_id != id {
-            return Err("the token is another worker's");
+            return Err("the token belongs to another worker");
         }
         Ok(claims.granted())
     }

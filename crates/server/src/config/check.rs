@@ -55,7 +55,7 @@ fn place_data(draft: &mut Draft) {
     if draft.config.data_dir.as_os_str().is_empty() {
         // A value that is at fault has been reported already.
         if !draft.faults.iter().any(|fault| fault.key == "data_dir") {
-            draft.fault("data_dir", &Source::Default, "cannot be derived, since HOME is not set; set it to a folder");
+            draft.fault("data_dir", &Source::Default, "cannot be derived because HOME is not set; set it to a folder");
         }
     } else if draft.config.database.path.as_os_str().is_empty() {
         draft.config.database.path = draft.config.data_dir.join("tidebox.db");
@@ -90,7 +90,7 @@ fn below(draft: &mut Draft, default: (&'static str, Bounded), maximum: (&'static
     }
     let (source, source_of_maximum) = (draft.source(default.0), draft.source(maximum.0));
     let message = format!(
-        "{} is above `{}`, which is {} ({source_of_maximum}); lower the one or raise the other",
+        "{} is above `{}`, which is {} ({source_of_maximum}); lower one or raise the other",
         default.1, maximum.0, maximum.1,
     );
     draft.fault(default.0, &source, message);
@@ -106,7 +106,7 @@ fn leases(draft: &mut Draft) {
         if longer < interval * 2 && !is_broken {
             let (source, longer) = (draft.source(key), format_duration(longer));
             let interval = format_duration(interval);
-            draft.fault(key, &source, format!("{interval} is above half of `{other}`, which is {longer}; lower it"));
+            draft.fault(key, &source, format!("{interval} exceeds half of `{other}`, which is {longer}; lower it"));
         }
     }
 }
@@ -124,13 +124,15 @@ fn egress(draft: &mut Draft) {
             _ => false,
         });
         let message = match fault {
-            InvalidEgress::Long(entries) => format!("is one of {entries} entries; put them into a list (`@name`)"),
-            InvalidEgress::Large => "has entries that are too long together; put them into a list (`@name`)".to_owned(),
+            InvalidEgress::Long(entries) => {
+                format!("the policy has too many entries ({entries}); use a list (`@name`)")
+            }
+            InvalidEgress::Large => "the policy's entries are too long in total; use a list (`@name`)".to_owned(),
             InvalidEgress::UnknownList(name) => format!("names `@{name}`, which is not in `egress.lists`"),
             // The configuration names no secrets.
             InvalidEgress::ManySecrets(_) | InvalidEgress::UselessSecrets => return None,
             InvalidEgress::UselessAllow(mode) => {
-                format!("has no use with the mode `{mode}`; set `{section}.mode` to allow-list")
+                format!("has no effect with the mode `{mode}`; set `{section}.mode` to allow-list")
             }
         };
         Some((format!("{section}.{}", if in_deny { "deny" } else { "allow" }), message))
@@ -183,7 +185,7 @@ fn default_provider(draft: &mut Draft) {
     let message = match enabled {
         Some((_, true)) => return,
         Some(("proot", false)) if providers.proot.enabled == Enabled::Auto => {
-            "names proot, which `providers.proot.enabled: auto` does not offer while no key is asked for; set \
+            "names proot, which `providers.proot.enabled: auto` does not offer while no key is required; set \
              `auth.enabled` to true, or `providers.proot.enabled` if you trust the code in its boxes with this server"
                 .to_owned()
         }
@@ -220,7 +222,7 @@ fn custom_provider(draft: &mut Draft) {
         custom.base_url.is_empty() && !draft.faults.iter().any(|fault| fault.key == "providers.custom.base_url");
     if takes_a_name {
         let source = draft.source("providers.custom.name");
-        let message = format!("is the name of another provider; choose one beside {}", NAMES.join(", "));
+        let message = format!("is the name of another provider; choose a name other than {}", NAMES.join(", "));
         draft.fault("providers.custom.name", &source, message);
     }
     if has_no_url {
@@ -228,7 +230,7 @@ fn custom_provider(draft: &mut Draft) {
         draft.fault(
             "providers.custom.enabled",
             &source,
-            "needs a service to speak to; set `providers.custom.base_url`, such as https://boxes.example.com",
+            "needs the URL of a service; set `providers.custom.base_url`, for example to https://boxes.example.com",
         );
     }
 }
@@ -237,7 +239,12 @@ fn custom_provider(draft: &mut Draft) {
 fn warm_pool(draft: &mut Draft) {
     if draft.config.pool.enabled && !draft.config.warm_pool.is_empty() {
         let source = draft.source("pool.enabled");
-        draft.fault("pool.enabled", &source, "cannot be true together with `warm_pool`: the boxes of the pool have places for several users; remove one of the two");
+        draft.fault(
+            "pool.enabled",
+            &source,
+            "cannot be true together with `warm_pool`, because several users share each box of the pool; remove one of \
+             the two",
+        );
     }
 }
 
@@ -294,13 +301,13 @@ fn files(draft: &mut Draft) {
     let plain: Vec<_> = plain.map(|(host, _)| format!("images.registries.{host}.ca_file")).collect();
     for key in plain {
         let source = draft.source(&key);
-        draft.fault(key, &source, "is for TLS, and `plain_http` says to speak without; leave out one of the two");
+        draft.fault(key, &source, "is for TLS, but `plain_http` turns TLS off; remove one of the two");
     }
     let docker = &draft.config.providers.docker;
     if docker.tls.ca_file.is_some() && docker.socket.as_deref().is_some_and(|socket| socket.starts_with("unix:")) {
         const CA: &str = "providers.docker.tls.ca_file";
         let source = draft.source(CA);
-        draft.fault(CA, &source, "is for an Engine at tcp://, and `providers.docker.socket` is a Unix socket");
+        draft.fault(CA, &source, "is for an Engine at tcp://, but `providers.docker.socket` is a Unix socket");
     }
 }
 
@@ -308,7 +315,7 @@ fn files(draft: &mut Draft) {
 fn readable(file: &Path) -> io::Result<()> {
     // Opening a pipe would block until there is a writer.
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     File::open(file).map(drop)
 }
@@ -361,11 +368,11 @@ fn keys(draft: &mut Draft) {
     let no_admin_key = !auth.admin_only.is_empty() && is_missing(auth.admin_api_key.as_ref(), "auth.admin_api_key");
     if no_api_key {
         let source = draft.source("auth.enabled");
-        draft.fault("auth.enabled", &source, "needs a key to ask for; set `auth.api_key` or `auth.api_key_file`");
+        draft.fault("auth.enabled", &source, "needs a key; set `auth.api_key` or `auth.api_key_file`");
     }
     if no_admin_key {
         let source = draft.source("auth.admin_only");
-        let message = "closes routes to all but the admin key; set `auth.admin_api_key` or `auth.admin_api_key_file`";
+        let message = "restricts routes to the admin key; set `auth.admin_api_key` or `auth.admin_api_key_file`";
         draft.fault("auth.admin_only", &source, message);
     }
 }
@@ -383,7 +390,7 @@ fn workers(draft: &mut Draft) {
             draft.fault(
                 url,
                 &source,
-                "is not set; say where the worker is reached, such as https://w1.example.com:7423",
+                "is not set; set it to the URL of the worker, such as https://w1.example.com:7423",
             );
         }
     }
@@ -395,8 +402,8 @@ fn warn_about_open_doors(draft: &mut Draft) {
     }
     if draft.config.providers.proot.enabled == Enabled::True {
         draft.warnings.push(
-            "`providers.proot.enabled` is true and `auth.enabled` is false: code in a PRoot box reaches the host's \
-             network, and so this API and every other box; set auth.enabled and auth.api_key_file"
+            "`providers.proot.enabled` is true and `auth.enabled` is false: code in a PRoot box can reach the host's \
+             network, this API and every other box; set auth.enabled and auth.api_key_file"
                 .to_owned(),
         );
     }

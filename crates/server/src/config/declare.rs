@@ -125,7 +125,7 @@ pub(super) struct SecretOrFile;
 impl Node<Option<Secret>> for SecretOrFile {
     fn list(self, field: Field, into: &mut Declared) {
         let file = format!("{}_file", field.name);
-        let doc = format!("File that holds `{}`; one of the two.", field.name);
+        let doc = format!("File that holds `{}`; set one of the two.", field.name);
         into.key(field.name, field.default, field.doc, Optional(read::SECRET));
         into.key(file, None, &doc, Optional(read::FILE_OF_SECRET));
     }
@@ -264,7 +264,7 @@ macro_rules! section {
                         return Node::<$type>::set(&node, &mut self.$field, path, value, home);
                     }
                 )+
-                unreachable!("`{}` is no key of this section", path.join("."))
+                unreachable!("`{}` is not a key of this section", path.join("."))
             }
         }
     };

@@ -54,7 +54,7 @@ impl Draft {
             // name.
             Err(message) if marks.is_secret || marks.is_beside_a_secret => {
                 let message = message.split_once(", not ").map_or(message.clone(), |(must, _)| {
-                    format!("{must}; what is there is not repeated, since it may be a secret")
+                    format!("{must}; the value is not shown because it may be a secret")
                 });
                 self.fault(name, source, message);
             }

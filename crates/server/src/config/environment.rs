@@ -34,7 +34,7 @@ pub(super) fn apply(env: &[(OsString, OsString)], draft: &mut Draft) {
         } else {
             let meant = nearest(&rest.to_lowercase(), keys::keys().iter().map(|key| key.name.as_str()));
             let hint = meant.map(|key| format!("; did you mean {} (`{key}`)?", variable(key))).unwrap_or_default();
-            draft.warnings.push(format!("{} sets no key{hint}", clip(&name)));
+            draft.warnings.push(format!("{} does not set any key{hint}", clip(&name)));
         }
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn apply_text(text: &str, source: &Source, draft: &mut Draft) {
     match tree::parse(text) {
         Ok(Value::Null) => {}
         Ok(Value::Map(entries)) => section("", &entries, source, draft),
-        Ok(value) => draft.fault("", source, format!("holds {}; write sections and keys", value.kind())),
+        Ok(value) => draft.fault("", source, format!("contains {}; write sections and keys", value.kind())),
         Err(message) => draft.fault("", source, format!("is not YAML: {message}")),
     }
 }
@@ -49,7 +49,7 @@ fn section(name: &str, entries: &[(String, Value)], source: &Source, draft: &mut
     for (part, value) in entries {
         let dotted = if name.is_empty() { part.clone() } else { format!("{name}.{part}") };
         if part.contains('.') && !keys::is_map(name) {
-            draft.fault(dotted, source, "has a dot in its name; write each part as a section of its own");
+            draft.fault(dotted, source, "has a dot in its name; write each part as a separate section");
         } else if !seen.insert(part) {
             draft.fault(dotted, source, "is given twice; keep one");
         } else if let Some((key, entry)) = keys::find(&dotted) {
@@ -66,7 +66,7 @@ fn section(name: &str, entries: &[(String, Value)], source: &Source, draft: &mut
         } else {
             let meant = nearest(&dotted, keys::keys().iter().map(|key| key.name.as_str()).chain(sections()));
             let hint = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
-            draft.fault(dotted, source, format!("is no key{hint}"));
+            draft.fault(dotted, source, format!("is not a known key{hint}"));
         }
     }
 }

@@ -45,7 +45,7 @@ pub fn modes(loaded: &Loaded) -> Modes {
 pub fn lint(loaded: &Loaded, modes: &Modes, production: bool) -> Vec<Finding> {
     let mut report = Report { findings: Vec::new(), worst: if production { Verdict::Fail } else { Verdict::Warn } };
     for warning in &loaded.warnings {
-        report.warn("configuration", warning, "change what it names");
+        report.warn("configuration", warning, "change the setting that it names");
     }
     let config = &loaded.config;
     for rule in RULES {
@@ -83,12 +83,12 @@ const RULES: &[fn(&Config, &mut Report)] = &[
 fn authentication(config: &Config, report: &mut Report) {
     const KEY: &str = "auth.enabled";
     if config.auth.enabled {
-        report.pass(KEY, "a key is asked for");
+        report.pass(KEY, "a key is required");
     } else {
         report.fail(
             KEY,
             "is false: any client that reaches the port can run commands",
-            "set it to true, and auth.api_key_file",
+            "set it to true, and set auth.api_key_file",
         );
     }
 }
@@ -96,11 +96,11 @@ fn authentication(config: &Config, report: &mut Report) {
 fn admin(config: &Config, report: &mut Report) {
     const KEY: &str = "auth.admin_api_key";
     if config.auth.admin_api_key.is_some() {
-        report.pass(KEY, "the admin routes have a key of their own");
+        report.pass(KEY, "the admin routes have their own key");
     } else if config.auth.admin_fallback_enabled {
-        report.warn(KEY, "is not set: the API key opens the admin routes", "set auth.admin_api_key_file");
+        report.warn(KEY, "is not set: the API key gives access to the admin routes", "set auth.admin_api_key_file");
     } else {
-        report.pass(KEY, "is not set, and nothing opens the admin routes");
+        report.pass(KEY, "is not set, so the admin routes are closed");
     }
 }
 
@@ -135,7 +135,7 @@ fn distinct_keys(config: &Config, report: &mut Report) {
     for (at, (key, secret)) in secrets.iter().enumerate() {
         if let Some((other, _)) = secrets[..at].iter().find(|(_, earlier)| earlier == secret) {
             are_distinct = false;
-            report.fail(key, format!("is the same as {other}"), "give each purpose a key of its own");
+            report.fail(key, format!("is the same as {other}"), "use a different key for each purpose");
         }
     }
     if are_distinct && secrets.len() > 1 {
@@ -150,9 +150,9 @@ fn address(config: &Config, report: &mut Report) {
         report.pass(KEY, format!("is {host}"));
     } else if host.is_unspecified() {
         let remedy = "set auth.enabled, or listen on 127.0.0.1";
-        report.fail(KEY, format!("is {host}, every address of this host, and no key is asked for"), remedy);
+        report.fail(KEY, format!("is {host}, every address of this host, and no key is required"), remedy);
     } else {
-        report.fail(KEY, format!("is {host}, and no key is asked for"), "set auth.enabled, or listen on 127.0.0.1");
+        report.fail(KEY, format!("is {host}, and no key is required"), "set auth.enabled, or listen on 127.0.0.1");
     }
 }
 
@@ -163,7 +163,7 @@ fn tls(config: &Config, report: &mut Report) {
     } else if config.server.host.is_loopback() {
         report.pass(KEY, "is not set; the server listens on loopback");
     } else {
-        let remedy = "set server.tls.cert_file and server.tls.key_file, or have a proxy in front serve HTTPS";
+        let remedy = "set server.tls.cert_file and server.tls.key_file, or put a proxy that serves HTTPS in front";
         report.warn(KEY, "is not set: keys and data cross the network in the clear", remedy);
     }
 }
@@ -174,12 +174,12 @@ fn origins(config: &Config, report: &mut Report) {
     if origins.is_empty() {
         report.fail(KEY, "is empty", "list the origins whose pages use the API, such as https://app.example.com");
     } else if origins.iter().any(|origin| origin == "*") {
-        report.fail(KEY, "lets the pages of every site use the API", "list the origins that do, in place of *");
+        report.fail(KEY, "lets pages of every site use the API", "list the origins that need it instead of *");
     } else if let Some(origin) = origins.iter().find(|origin| origin.starts_with("http://")) {
         report.warn(
             KEY,
-            format!("has {origin}, whose pages an attacker on the way can change"),
-            "serve the pages by https",
+            format!("contains {origin}, whose pages an attacker on the network can change"),
+            "serve the pages over HTTPS",
         );
     } else {
         report.pass(KEY, "lists origins");
@@ -194,12 +194,12 @@ fn proxies(config: &Config, report: &mut Report) {
         IpAddr::V6(_) => network.prefix_len() < 32,
     };
     if let Some(all) = proxies.iter().find(|network| network.prefix_len() == 0) {
-        let message = format!("has {all}: any client can claim any address, and so get around limits and the audit");
+        let message = format!("contains {all}: any client can claim any address and bypass limits and the audit");
         report.fail(KEY, message, "name the addresses of your proxies");
     } else if let Some(wide) = proxies.iter().find(is_wide) {
-        report.warn(KEY, format!("has {wide}, which is very wide"), "name the addresses of your proxies");
+        report.warn(KEY, format!("contains {wide}, which is very wide"), "name the addresses of your proxies");
     } else {
-        report.pass(KEY, if proxies.is_empty() { "no forwarded address is believed" } else { "names proxies" });
+        report.pass(KEY, if proxies.is_empty() { "no forwarded address is trusted" } else { "names proxies" });
     }
 }
 
@@ -228,13 +228,13 @@ fn shared(config: &Config, report: &mut Report) {
     let open = [RouteGroup::Templates, RouteGroup::Quotas].into_iter().filter(is_open);
     let open: Vec<_> = open.map(RouteGroup::as_str).collect();
     if open.is_empty() {
-        report.pass(KEY, "has templates and quotas");
+        report.pass(KEY, "contains templates and quotas");
     } else {
         let message = format!(
-            "lacks {} while users share boxes: any of them can change what others spawn, or its own limits",
+            "lacks {} while users share boxes: any user can change what others spawn, or their own limits",
             open.join(" and ")
         );
-        report.fail(KEY, message, "set it to [templates, quotas], and auth.admin_api_key_file");
+        report.fail(KEY, message, "set it to [templates, quotas], and set auth.admin_api_key_file");
     }
 }
 
@@ -264,10 +264,10 @@ fn rate_limit(config: &Config, report: &mut Report) {
     if !limit.enabled {
         report.warn("rate_limit.enabled", "is false: one caller can keep the server busy", "set it to true");
     } else if limit.key_by == RateKey::Owner {
-        let message = "is owner: a holder of the key gets a limit of its own for each X-User-ID it makes up";
+        let message = "is owner: a caller with the key gets a separate limit for each X-User-ID it makes up";
         report.warn("rate_limit.key_by", message, "set it to api_key or ip, unless a proxy sets X-User-ID");
     } else {
-        report.pass("rate_limit.enabled", format!("is true, by {}", limit.key_by.as_str()));
+        report.pass("rate_limit.enabled", format!("is true, keyed by {}", limit.key_by.as_str()));
     }
 }
 
@@ -291,7 +291,7 @@ fn audit(config: &Config, report: &mut Report) {
 
 fn traces(config: &Config, report: &mut Report) {
     if config.retention.destroyed.is_zero() {
-        let message = "is 0: a repeated DELETE looks like one of a sandbox that never existed";
+        let message = "is 0: a repeated DELETE is answered as if the sandbox had never existed";
         report.warn("retention.destroyed", message, "set it to 1h or more");
     } else {
         report.pass("retention.destroyed", format!("is {}", format_duration(config.retention.destroyed)));
@@ -337,11 +337,11 @@ fn files(loaded: &Loaded, modes: &Modes, report: &mut Report) {
             Some(Ok(mode)) if mode & 0o077 == 0 => report.pass(key, format!("{shown} has mode {mode:04o}")),
             Some(Ok(mode)) => report.fail(
                 key,
-                format!("{shown} has mode {mode:04o}: other users of this host may use it"),
+                format!("{shown} has mode {mode:04o}: other users of this host can use it"),
                 format!("chmod 600 {shown}"),
             ),
-            Some(Err(why)) => report.fail(key, format!("{shown}: {why}"), "make the file, or name another"),
-            None => report.fail(key, format!("{shown} was not looked at"), "run this again"),
+            Some(Err(why)) => report.fail(key, format!("{shown}: {why}"), "create the file, or name another"),
+            None => report.fail(key, format!("{shown} was not checked"), "run this again"),
         }
     }
 }
@@ -361,11 +361,11 @@ fn place(key: &str, path: &Path, right: u32, modes: &Modes, report: &mut Report)
         Some(Ok(mode)) if mode & 0o077 == 0 => report.pass(key, format!("{shown} has mode {mode:04o}")),
         Some(Ok(mode)) => report.fail(
             key,
-            format!("{shown} has mode {mode:04o}: other users of this host may look into it"),
+            format!("{shown} has mode {mode:04o}: other users of this host can read it"),
             format!("chmod {right:o} {shown}"),
         ),
         // The server creates it, for its user alone.
-        Some(Err(_)) | None => report.pass(key, format!("{shown} cannot be looked at, or is not there yet")),
+        Some(Err(_)) | None => report.pass(key, format!("{shown} cannot be checked, or does not exist yet")),
     }
 }
 

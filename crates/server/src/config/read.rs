@@ -523,8 +523,8 @@ impl Reader for Hidden {
     fn read(&self, value: &Value, _: Option<&Path>) -> Read<Secret> {
         match value {
             Value::Text(text) | Value::Bare(text) if (1..=SECRET_BYTES_MAX).contains(&text.len()) => secret_text(text),
-            Value::Integer(_) | Value::Float(_) | Value::Bool(_) => Err("must be a text; put it in quotes".to_owned()),
-            _ => Err(format!("must be a text of 1 to {SECRET_BYTES_MAX} characters")),
+            Value::Integer(_) | Value::Float(_) | Value::Bool(_) => Err("must be a string in quotes".to_owned()),
+            _ => Err(format!("must be a string of 1 to {SECRET_BYTES_MAX} characters")),
         }
     }
 }

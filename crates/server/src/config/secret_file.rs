@@ -49,8 +49,8 @@ fn secret_in(path: &Path) -> Result<String, String> {
         return Err("is empty; write the secret into it".to_owned());
     }
     if text.len() > read::SECRET_BYTES_MAX {
-        return Err(format!("holds more than the {} characters that a secret may have", read::SECRET_BYTES_MAX));
+        return Err(format!("is longer than the {} characters that a secret may have", read::SECRET_BYTES_MAX));
     }
-    read::secret_text(text).map_err(|why| format!("holds no secret: it {why}"))?;
+    read::secret_text(text).map_err(|why| format!("is not a valid secret: it {why}"))?;
     Ok(text.to_owned())
 }

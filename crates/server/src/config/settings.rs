@@ -32,8 +32,8 @@ section! {
     /// All settings.
     pub struct Config {
         pub server: Server as Nested,
-        /// Folder that holds everything that must survive a restart: absolute, or beginning with
-        /// `~/`. Unset: `/var/lib/tidebox` for root, else `~/.local/share/tidebox`.
+        /// Folder that holds everything that must survive a restart: an absolute path, or one that
+        /// starts with `~/`. Unset: `/var/lib/tidebox` for root, else `~/.local/share/tidebox`.
         pub data_dir: PathBuf,
         pub database: Database as Nested,
         pub defaults: Defaults as Nested,
@@ -50,7 +50,7 @@ section! {
         pub auth: Auth as Nested,
         pub rate_limit: RateLimit as Nested,
         pub pool: Pool as Nested,
-        /// Boxes that are kept ready, by names of your choice.
+        /// Boxes that are kept ready, under names of your choice.
         pub warm_pool: BTreeMap<String, WarmPool> as Sections(BY_POOL_ENTRY),
         /// Other servers that run sandboxes for this one, by worker id.
         pub workers: BTreeMap<String, Worker> as Sections(BY_WORKER),
@@ -62,36 +62,37 @@ section! {
 section! {
     /// Addresses, names and TLS of the listener.
     pub struct Server {
-        /// IP address to listen on. Set `auth.enabled` before anything but loopback.
+        /// IP address to listen on. Set `auth.enabled` before you use anything but loopback.
         pub host: IpAddr = "127.0.0.1",
         /// TCP port to listen on; 0 lets the kernel choose one.
         pub port: u16 = "7423",
-        /// Domain below which each port of a sandbox has a host name, as its preview: give it one
-        /// that holds nothing else. A request's `Host` may be the domain itself.
+        /// Domain of previews: each port of a sandbox has a host name below it. Use a domain that
+        /// serves nothing else. A request's `Host` may be the domain itself.
         pub preview_domain: String = "localhost" as HOST_NAME,
-        /// True to serve previews at `/proxy/<sandbox id>/<port>/` as well, for hosts without wildcard
-        /// DNS. Their pages then come from the API's own origin.
+        /// True to also serve previews at `/proxy/<sandbox id>/<port>/`, for hosts without wildcard DNS. Their
+        /// pages then share the origin of the API.
         pub path_proxy: bool = "false",
-        /// Further names, without ports, that a request's `Host` may have while the server listens
-        /// on loopback. A request with any other `Host` gets 403.
+        /// Additional names, without ports, that a request's `Host` may have while the server
+        /// listens on loopback. A request with any other `Host` gets 403.
         pub allowed_hosts: Vec<String> = "" as List(HOST_NAME),
-        /// Origins whose pages may use the API, such as `https://app.example.com`; `*` for any that is
-        /// not below `server.preview_domain`, while `auth.enabled` is true. `*` never opens a WebSocket,
-        /// and `config lint --production` refuses it.
+        /// Origins whose pages may use the API, such as `https://app.example.com`; `*` for any origin not below
+        /// `server.preview_domain`, while `auth.enabled` is true. `*` does not apply to WebSocket
+        /// connections, and `config lint --production` rejects it.
         pub cors_allowed_origins: Vec<String> = "*" as List(ORIGIN),
         pub tls: Tls as Nested,
-        /// Unix socket to listen on besides TCP; only this server's user can use it.
+        /// Unix socket to listen on in addition to TCP; only this server's user can use it.
         pub unix_socket: Option<PathBuf>,
-        /// Addresses or networks of proxies whose `X-Forwarded-For` is believed, such as
+        /// Addresses or networks of proxies whose `X-Forwarded-For` is trusted, such as
         /// `10.0.0.0/8`.
         pub trusted_proxies: Vec<IpNet> = "",
     }
 }
 
 section! {
-    /// The certificate to serve HTTPS with: both files, or neither.
+    /// Certificate for HTTPS: both files, or neither.
     pub struct Tls {
-        /// PEM chain to serve HTTPS with; needs `server.tls.key_file`. Read again when it changes.
+        /// PEM certificate chain for HTTPS; needs `server.tls.key_file`. Read again when it
+        /// changes.
         pub cert_file: Option<PathBuf>,
         /// PEM private key of `server.tls.cert_file`.
         pub key_file: Option<PathBuf> as Optional(PRIVATE_FILE),
@@ -108,12 +109,11 @@ section! {
 }
 
 section! {
-    /// Figures for Prometheus.
+    /// Metrics for Prometheus.
     #[derive(Copy)]
     pub struct Metrics {
-        /// True to give each running sandbox series of its own: processor time, memory, processes and
-        /// bytes through its proxy, with its id as a label. A monitor then keeps several series for each
-        /// sandbox there ever was.
+        /// True to export series for each running sandbox: CPU time, memory, processes and bytes through its
+        /// proxy, with its id as a label. Prometheus then keeps several series for every sandbox that ever ran.
         pub per_sandbox: bool = "false",
     }
 }

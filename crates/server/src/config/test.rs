@@ -139,7 +139,7 @@ fn an_ordinary_user_gets_a_folder_at_home() {
     layers.inputs.home = None;
     assert_eq!(
         layers.faults(),
-        ["data_dir (built-in default): cannot be derived, since HOME is not set; set it to a folder"]
+        ["data_dir (built-in default): cannot be derived because HOME is not set; set it to a folder"]
     );
     assert_eq!(layers.env("TIDEBOX_DATA_DIR", "/srv").load().config.data_dir, Path::new("/srv"));
 }
@@ -170,7 +170,7 @@ fn the_file_of_the_machine_counts_below_that_of_the_user_and_is_named() {
     let file = layers.folder.path().join("etc/tidebox/config.yaml");
     assert_eq!(loaded.sources["limits.reserve_disk_mb"], Source::File(file));
     let faults = TestLayers::new().of_machine("server: {prot: 1}").faults();
-    assert_eq!(faults, ["server.prot (etc/tidebox/config.yaml): is no key; did you mean `server.port`?"]);
+    assert_eq!(faults, ["server.prot (etc/tidebox/config.yaml): is not a known key; did you mean `server.port`?"]);
 }
 
 #[test]
@@ -303,8 +303,8 @@ fn an_unknown_variable_warns_and_names_the_nearest() {
     assert_eq!(
         loaded.warnings,
         [
-            "`TIDEBOX_SERVER_PROT` sets no key; did you mean TIDEBOX_SERVER_PORT (`server.port`)?",
-            "`TIDEBOX_ZZZZZZZZZZZZZZZZZZZZ` sets no key",
+            "`TIDEBOX_SERVER_PROT` does not set any key; did you mean TIDEBOX_SERVER_PORT (`server.port`)?",
+            "`TIDEBOX_ZZZZZZZZZZZZZZZZZZZZ` does not set any key",
         ]
     );
     assert_eq!(loaded.config, TestLayers::new().load().config);

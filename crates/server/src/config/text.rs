@@ -74,7 +74,7 @@ impl Configurable for IpNet {
 
 /// A host's name or address, without a port; in lower case.
 pub(super) const HOST_NAME: Text<String> =
-    text("a host name without scheme and port, such as boxes.example.com", |text| {
+    text("a host name without a scheme or port, such as boxes.example.com", |text| {
         let is_name = text.len() <= 253 && text.split('.').all(|label| is_host_label(label, b"-_"));
         (is_name || text.parse::<IpAddr>().is_ok()).then(|| text.to_ascii_lowercase())
     });
@@ -94,7 +94,7 @@ pub(super) const ORIGIN: Text<String> =
 /// A base URL, without a slash at its end. It may hold a password, so a fault does not repeat it.
 pub(super) const URL: Text<String> = Text {
     repeats: false,
-    ..text("an http or https URL without a user, query and fragment, such as https://boxes.example.com", |text| {
+    ..text("an http or https URL without a user, query or fragment, such as https://boxes.example.com", |text| {
         let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
         let is_right = |rest: &str| !rest.is_empty() && !rest.starts_with('/') && is_plain(rest, b"?#@");
         rest.is_some_and(is_right).then(|| text.trim_end_matches('/').to_owned())
@@ -146,7 +146,7 @@ pub(super) const SUBIDS: Text<(u32, u32)> =
 
 /// A control group's path, from the root of the hierarchy.
 pub(super) const CGROUP: Text<String> =
-    text("the path of a control group without . and .., such as tidebox.slice", |text| {
+    text("the path of a control group without . or .., such as tidebox.slice", |text| {
         let path = text.strip_prefix('/').unwrap_or(text);
         let is_right = path.split('/').all(|part| !matches!(part, "" | "." | "..")) && !path.contains(char::is_control);
         if_so(is_right, text)
@@ -155,12 +155,12 @@ pub(super) const CGROUP: Text<String> =
 /// The name of a network of a Docker Engine. That of the host, or of another container, is
 /// refused: it would undo the isolation of a box.
 pub(super) const NETWORK_MODE: Text<String> =
-    text("none, bridge or the name of a network; boxes never share that of the host or of a container", |text| {
+    text("none, bridge or the name of a network other than the host's or a container's", |text| {
         if_so(text != "host" && is_label(text), text)
     });
 
 /// The name of a user at a registry.
-pub(super) const USER_NAME: Text<String> = text("a user name without `:`, spaces and control characters", |text| {
+pub(super) const USER_NAME: Text<String> = text("a user name without `:`, spaces or control characters", |text| {
     let is_right = |c: char| c != ':' && !c.is_whitespace() && !c.is_control();
     if_so(text.len() <= 256 && text.chars().all(is_right), text)
 });
@@ -170,7 +170,7 @@ pub(super) const CAPABILITY_OR_ALL: Text<String> = text("a capability such as NE
 
 /// A capability of the kernel, without `CAP_`. `ALL` is refused: it would leave no isolation.
 pub(super) const CAPABILITY: Text<String> =
-    text("a capability such as NET_RAW; ALL would leave no wall standing", |text| {
+    text("a capability such as NET_RAW; ALL would remove all isolation", |text| {
         capability(text).filter(|name| name != "ALL")
     });
 
@@ -183,7 +183,7 @@ fn capability(text: &str) -> Option<String> {
 
 /// A tmpfs mount: `path` or `path:options`.
 pub(super) const TMPFS: Text<String> =
-    text("an absolute path, with mount options behind a colon if there are any, such as /run:size=64m", |text| {
+    text("an absolute path, optionally with mount options after a colon, such as /run:size=64m", |text| {
         let path = text.split_once(':').map_or(text, |(path, _)| path);
         let is_plain = path.len() > 1 && !path.split('/').any(|part| part == ".." || part == ".");
         if_so(path.starts_with('/') && is_plain && !text.contains(char::is_control), text)
@@ -196,7 +196,7 @@ pub(super) const REGISTRY: Text<String> =
 /// Rule for the names of entries that are registries.
 pub(super) const BY_REGISTRY: EntryName = EntryName {
     check: |text| {
-        const BE: &str = "names no registry; write its host, and its port if it has one, such as localhost:5000";
+        const BE: &str = "does not name a registry; write its host, and its port if it has one, such as localhost:5000";
         registry(text).ok_or_else(|| BE.to_owned())
     },
     is_host: true,
@@ -220,11 +220,11 @@ pub(super) const BY_WORKER: EntryName = EntryName { check: worker_id, is_host: f
 
 fn worker_id(text: &str) -> Read<String> {
     if text == "local" {
-        Err("belongs to this server itself; name the worker otherwise".to_owned())
+        Err("is the id of this server itself; choose another id for the worker".to_owned())
     } else if is_label(text) && !matches!(text, "." | "..") {
         Ok(text.to_owned())
     } else {
-        Err("has a worker id that is not made of 1 to 128 letters, digits, `.`, `_` or `-`".to_owned())
+        Err("has a worker id that is not 1 to 128 letters, digits, `.`, `_` or `-`".to_owned())
     }
 }
 
@@ -242,7 +242,7 @@ pub(super) const BY_HOST: EntryName = EntryName {
 pub(super) const BY_LIST: EntryName = EntryName {
     check: |text| match EgressEntry::parse(&format!("@{text}")) {
         Ok(_) => Ok(text.to_owned()),
-        Err(_) => Err("has a name that is not made of 1 to 64 letters, digits, `.`, `_` or `-`".to_owned()),
+        Err(_) => Err("has a name that is not 1 to 64 letters, digits, `.`, `_` or `-`".to_owned()),
     },
     is_host: false,
 };
@@ -250,7 +250,7 @@ pub(super) const BY_LIST: EntryName = EntryName {
 /// The names of entries of the warm pool.
 pub(super) const BY_POOL_ENTRY: EntryName = EntryName {
     check: |text| {
-        const BE: &str = "has a name that is not made of 1 to 128 letters, digits, `.`, `_` or `-`";
+        const BE: &str = "has a name that is not 1 to 128 letters, digits, `.`, `_` or `-`";
         if_so(is_label(text), text).ok_or_else(|| BE.to_owned())
     },
     is_host: false,
@@ -264,7 +264,7 @@ pub(super) const BY_OWNER: EntryName = EntryName {
 
 /// A note for operators.
 pub(super) const NOTE: Text<String> =
-    text("a text of 1 to 4096 characters", |text| if_so((1..=4096).contains(&text.chars().count()), text));
+    text("a string of 1 to 4096 characters", |text| if_so((1..=4096).contains(&text.chars().count()), text));
 
 /// A target of a connection: a host, a wildcard or a network.
 pub(super) const EGRESS_TARGET: Text<Target> =

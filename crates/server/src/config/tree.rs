@@ -39,7 +39,7 @@ impl Value {
             Value::Null => "nothing",
             Value::Bool(_) => "true or false",
             Value::Integer(_) | Value::Float(_) => "a number",
-            Value::Text(_) | Value::Bare(_) => "a text",
+            Value::Text(_) | Value::Bare(_) => "a string",
             Value::List(_) => "a list",
             Value::Map(_) => "a section",
         }

@@ -85,8 +85,8 @@ impl Control {
         let entry = self.registry.get(&sandbox.provider).filter(|_| sandbox.worker == LOCAL_WORKER && !is_far);
         entry.map(|entry| entry.provider.as_ref()).ok_or_else(|| {
             Error::NotSupported(format!(
-                "the connections out of sandbox `{}` are made by the worker or service that runs it, by the policy of \
-                 its spawn; they can neither be seen nor changed here",
+                "the worker or service that runs sandbox `{}` makes its outgoing connections, by the policy of its \
+                 spawn; they cannot be seen or changed here",
                 sandbox.id
             ))
         })

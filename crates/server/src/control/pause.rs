@@ -97,8 +97,8 @@ impl Control {
         let pauses = pauses_of(runtime.as_ref())?;
         if how.to_disk && !pauses.can_suspend() {
             return Err(Error::NotSupported(format!(
-                "the provider `{}` writes no sandbox to disk; GET /api/v1/providers lists those with the capability \
-                 `suspend`",
+                "the provider `{}` cannot write sandboxes to disk; GET /api/v1/providers shows which providers have \
+                 the capability `suspend`",
                 sandbox.provider
             )));
         }
@@ -251,7 +251,7 @@ impl Control {
         {
             tracing::warn!(%id, error = %Chain(error), "cannot resume the box; the sandbox stays paused");
             if let Err(error) = self.changed(id, Change::Paused).await {
-                tracing::warn!(%id, error = %Chain(&error), "cannot note that a box is paused yet");
+                tracing::warn!(%id, error = %Chain(&error), "cannot record that a box is paused yet");
             }
         }
         resumed
@@ -319,7 +319,7 @@ impl Control {
             match settled {
                 Ok(()) => self.publish_action(action, Some(id), json!({"provider": name})),
                 // A box that is gone is ended by the comparison that follows.
-                Err(error) => tracing::debug!(%id, %error, "cannot put a box into the state of its row yet"),
+                Err(error) => tracing::debug!(%id, %error, "cannot bring a box into the state of its row yet"),
             }
         }
         Ok(())
@@ -329,8 +329,8 @@ impl Control {
 pub(super) fn pauses_of(runtime: &dyn Provider) -> Result<&dyn Pauses> {
     runtime.pauses().ok_or_else(|| {
         Error::NotSupported(format!(
-            "the provider `{}` cannot pause sandboxes here; `docker` and `firecracker` can, and `native` where its \
-             control groups can be frozen and sandboxes share no box",
+            "the provider `{}` cannot pause sandboxes here; `docker` and `firecracker` can, and so can `native` where \
+             its control groups can be frozen and sandboxes do not share boxes",
             runtime.name()
         ))
     })

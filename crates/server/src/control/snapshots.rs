@@ -82,9 +82,9 @@ impl Control {
         let runtime = self.snapshot_runtime(&sandbox).await?;
         let has_memory = snapshots_of(runtime.as_ref())?.has_memory();
         if request.memory.is_some_and(|memory| memory != has_memory) {
-            let kept = if has_memory { "its memory with the files" } else { "the files and not its memory" };
+            let kept = if has_memory { "memory and files" } else { "files without memory" };
             return Err(Error::NotSupported(format!(
-                "of a sandbox the provider `{}` keeps {kept}; leave out `memory`",
+                "the provider `{}` saves {kept} of a sandbox; leave out `memory`",
                 sandbox.provider
             )));
         }
@@ -163,7 +163,7 @@ impl Control {
                 // An Engine that is away keeps nobody from snapshots of another provider.
                 Err(error) => {
                     let provider = entry.provider.name();
-                    tracing::warn!(provider, error = %Chain(&error), "what sandboxes keep of snapshots is not known");
+                    tracing::warn!(provider, error = %Chain(&error), "cannot measure snapshots held by sandboxes");
                 }
             }
         }
@@ -211,7 +211,7 @@ impl Control {
     pub(super) fn check_not_shared(&self) -> Result<()> {
         if self.separates_users() {
             return Err(Error::NotSupported(
-                "users share boxes here (`pool.enabled`), and a part of a box has no snapshots".to_owned(),
+                "users share boxes here (`pool.enabled`), and a shared box cannot have snapshots".to_owned(),
             ));
         }
         Ok(())
@@ -371,8 +371,8 @@ async fn listed_by(snapshots: &dyn Snapshots, name: &str) -> Result<HashSet<Snap
 pub(super) fn snapshots_of(runtime: &dyn Provider) -> Result<&dyn Snapshots> {
     runtime.snapshots().ok_or_else(|| {
         Error::NotSupported(format!(
-            "the provider `{}` keeps no snapshots here; GET /api/v1/providers lists those with the capability \
-             `snapshots`",
+            "the provider `{}` cannot take snapshots here; GET /api/v1/providers shows which providers have the \
+             capability `snapshots`",
             runtime.name()
         ))
     })

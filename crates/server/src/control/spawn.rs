@@ -527,7 +527,7 @@ impl Control {
             let started = tokio::select! {
                 started = provider.start(&sandbox.id, spec) => started,
                 () = self.registry.remote_workers().falls_silent(&sandbox.worker) => {
-                    let silent = providers::Error::Unavailable("it was probed in vain".to_owned());
+                    let silent = providers::Error::Unavailable("it did not answer a probe".to_owned());
                     return Err(no_answer(&sandbox, &silent));
                 }
             };

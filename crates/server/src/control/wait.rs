@@ -98,7 +98,7 @@ impl Control {
         };
         tokio::time::timeout(timeout, reached).await.unwrap_or_else(|_| {
             Err(Error::Timeout(format!(
-                "sandbox `{id}` did not reach that state within {}; ask again, or for longer (at most {})",
+                "sandbox `{id}` did not reach that state within {}; retry, or wait longer (at most {})",
                 domain::format_duration(timeout),
                 domain::format_duration(WAIT_MAX)
             )))

@@ -30,7 +30,7 @@ impl Account {
                 request = requests.next() => match request {
                     Some(Ok(request)) => drop(connections.spawn(Arc::clone(self).answer(request))),
                     Some(Err(error)) => {
-                        tracing::debug!(id = %self.id, error = %providers::Chain(&error), "a box asks for no more");
+                        tracing::debug!(id = %self.id, error = %providers::Chain(&error), "egress requests broke");
                         break;
                     }
                     None => break,
@@ -80,14 +80,14 @@ impl Account {
     fn admit(&self) -> Result<OwnedSemaphorePermit, Refused> {
         let limits = self.limits();
         let permit = Arc::clone(&self.connections).try_acquire_owned().map_err(|_| {
-            Refused::busy(format!("the sandbox has {} connections open, the most it may have", limits.connections))
+            Refused::busy(format!("the sandbox already has its maximum of {} open connections", limits.connections))
         })?;
         if !self.ledger.may_connect() {
             let most = limits.connections_per_second;
             return Err(Refused::busy(format!("the sandbox opens more than {most} connections a second; slow down")));
         }
         if !self.has_bytes_left() {
-            return Err(Refused::denied("the sandbox has exchanged all the bytes that it may", None));
+            return Err(Refused::denied("the sandbox has used up the bytes that it may exchange", None));
         }
         Ok(permit)
     }
@@ -161,15 +161,15 @@ impl Account {
                     return format!("the policy has changed: {denial}");
                 }
                 if changes.changed().await.is_err() {
-                    return "the policy is gone".to_owned();
+                    return "the policy no longer exists".to_owned();
                 }
             }
         };
         tokio::select! {
             cut = relay => match cut? {
                 Cut::Name(words) => Some(words),
-                Cut::Spent => Some("the sandbox has exchanged all the bytes that it may".to_owned()),
-                Cut::Memory => Some("too much of what sandboxes send waits for its hosts".to_owned()),
+                Cut::Spent => Some("the sandbox has used up the bytes that it may exchange".to_owned()),
+                Cut::Memory => Some("too much data from sandboxes is waiting for hosts".to_owned()),
                 Cut::Idle | Cut::Broken => None,
             },
             words = refusal => Some(words),
@@ -190,6 +190,6 @@ fn unreachable_words(error: &std::io::Error) -> &'static str {
     } else if kind == NetworkUnreachable || kind == HostUnreachable {
         "the host cannot be reached"
     } else {
-        "the host could not be connected to"
+        "cannot connect to the host"
     }
 }

@@ -123,7 +123,7 @@ impl Interception {
         match account.accept(host, process).await {
             Ok(process) => exchange.serve(process).await,
             Err(error) => {
-                tracing::debug!(id = %account.id, %host, %error, "TLS with a process has failed");
+                tracing::debug!(id = %account.id, %host, %error, "TLS with a process failed");
             }
         }
     }
@@ -296,7 +296,7 @@ impl Exchange {
         let mut upstream = self.upstream.lock().await;
         let sender = self.connected(&mut upstream).await?;
         let failed = |error: hyper::Error| {
-            tracing::debug!(id = %self.account.id, host = %self.host, %error, "a host did not answer in HTTP");
+            tracing::debug!(id = %self.account.id, host = %self.host, %error, "a host did not answer with HTTP");
             self.is_over.cancel();
             Refusal::new(EgressReason::Unreachable, format!("the host did not answer: {error}"))
         };
@@ -306,7 +306,10 @@ impl Exchange {
         let mut answer = sent.await.map_err(failed)?;
         if is_framed_twice(answer.headers()) {
             self.is_over.cancel();
-            return Err(Refusal::new(EgressReason::Unreachable, "the host tells the length of its answer in two ways"));
+            return Err(Refusal::new(
+                EgressReason::Unreachable,
+                "the host gives the length of its response in two ways",
+            ));
         }
         let mut protocol = None;
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -330,8 +333,7 @@ impl Exchange {
     /// Checks that a request is for the host that the connection is to, and returns its path.
     fn checked(&self, request: &Request<Incoming>) -> Result<Uri, Refusal> {
         let other = || {
-            let words =
-                format!("the request names another host than {}; make a connection of its own for it", self.host);
+            let words = format!("the request names a host other than {}; open a separate connection for it", self.host);
             Refusal::new(EgressReason::Denied, words)
         };
         let named = authorities(request.uri(), request.headers()).ok_or_else(other)?;
@@ -339,7 +341,7 @@ impl Exchange {
             return Err(other());
         }
         if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
-            let words = "neither CONNECT nor TRACE is sent to a host that a secret is for";
+            let words = "CONNECT and TRACE are not sent to a host that gets a secret";
             return Err(Refusal::new(EgressReason::Denied, words));
         }
         let path = request.uri().path_and_query().cloned();
@@ -353,9 +355,9 @@ impl Exchange {
     ) -> Result<&'a mut client::SendRequest<Trailed<Incoming>>, Refusal> {
         if let Some(stream) = upstream.stream.take() {
             upstream.sender = Some(self.connect(stream).await.map_err(|error| {
-                tracing::debug!(id = %self.account.id, host = %self.host, %error, "TLS with a host has failed");
+                tracing::debug!(id = %self.account.id, host = %self.host, %error, "TLS with a host failed");
                 self.is_over.cancel();
-                Refusal::new(EgressReason::Unreachable, format!("TLS with the host has failed: {error}"))
+                Refusal::new(EgressReason::Unreachable, format!("TLS with the host failed: {error}"))
             })?);
         }
         upstream.sender.as_mut().ok_or(Refusal::Closed)

@@ -221,7 +221,7 @@ impl ToHost<'_> {
                 if let Some(bytes) = first.take().filter(|bytes| !bytes.is_empty()) {
                     let ended = [&bytes, END_OF_HEAD].concat();
                     if bytes[0] == HANDSHAKE || !self.is_shown(&ended, denies_names).map_err(Cut::Name)? {
-                        return Err(Cut::Name("the TLS client sent half of its first message".to_owned()));
+                        return Err(Cut::Name("the TLS client sent an incomplete first message".to_owned()));
                     }
                     self.account.pass(Direction::Sent, bytes.len()).await.map_err(|_| Cut::Broken)?;
                     write.write_all(&bytes).await.map_err(|_| Cut::Broken)?;
@@ -255,7 +255,7 @@ impl ToHost<'_> {
                 Head::Long => return Err("the head of the HTTP request is too long to find its `Host`".to_owned()),
             },
             FirstBytes::Hello(hello) => self.check(&hello)?,
-            FirstBytes::Malformed => return Err("the first message of the TLS client makes no sense".to_owned()),
+            FirstBytes::Malformed => return Err("the first message of the TLS client is malformed".to_owned()),
         }
         Ok(true)
     }
@@ -269,11 +269,11 @@ impl ToHost<'_> {
             return Ok(());
         }
         let Some(name) = &hello.name else {
-            return Err("the TLS client shows no server name (SNI); connect by name".to_owned());
+            return Err("the TLS client sends no server name (SNI); connect by name".to_owned());
         };
         if Host::parse(name).as_ref() != Ok(self.host) {
             let name = shortened(name);
-            return Err(format!("the TLS client shows the server name `{name}` (SNI) and not the one asked for"));
+            return Err(format!("the TLS client sends the server name `{name}` (SNI) instead of the requested one"));
         }
         if hello.is_encrypted && self.account.is_listed() {
             return Err("the TLS client encrypts its server name (ECH), which an allow-list cannot check; \
@@ -287,7 +287,7 @@ impl ToHost<'_> {
     fn check_deny_lists(&self, name: &str, shown_in: &str) -> Result<(), String> {
         if self.account.denies(name, self.port) {
             return Err(format!(
-                "the client shows `{}` in {shown_in}, which the egress policy denies",
+                "the client sends `{}` in {shown_in}, which the egress policy denies",
                 shortened(name)
             ));
         }

@@ -19,13 +19,10 @@ const ADDRESS_TIMES_FREE: usize = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
     /// All places are taken.
-    #[error("{SUBSCRIBERS_MAX} clients listen already, which is the most; try again later")]
+    #[error("the maximum of {SUBSCRIBERS_MAX} clients are already listening; try again later")]
     All,
     /// The caller, or its address, has its share of them.
-    #[error(
-        "you listen with your share of the {SUBSCRIBERS_MAX} places, the rest is for others; \
-         end a stream that you no longer read"
-    )]
+    #[error("you already use your share of the {SUBSCRIBERS_MAX} event streams; close one that you no longer read")]
     Share,
 }
 

@@ -133,7 +133,7 @@ async fn open(door: Door, service: &Arc<Service>, stop: &CancellationToken) {
                 Err(error) => {
                     // Logged once, not twenty times a second for as long as it lasts.
                     if !std::mem::replace(&mut is_failing, true) {
-                        tracing::warn!(error = %Chain(&error), "cannot accept a connection; trying on");
+                        tracing::warn!(error = %Chain(&error), "cannot accept a connection; trying again");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
@@ -150,7 +150,7 @@ async fn open(door: Door, service: &Arc<Service>, stop: &CancellationToken) {
     drop((door, new));
     let drained = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
-        tracing::warn!("some requests did not finish in time and are cut off");
+        tracing::warn!("some requests did not finish in time and were cut off");
         connections.shutdown().await;
     }
 }

@@ -131,46 +131,48 @@ impl Refusal {
             Refusal::ArchiveType => "send the archive with `Content-Type: application/x-tar`, or application/gzip, \
                                      application/zstd or application/octet-stream"
                 .to_owned(),
-            Refusal::TooLarge(max) => format!("the body is larger than the {max} bytes that this route takes"),
+            Refusal::TooLarge(max) => format!("the body is larger than the {max} bytes that this route accepts"),
             Refusal::TooManyHeaders(max) => format!("the request has more than {max} headers; send fewer"),
             Refusal::Busy => {
-                "your requests hold as much of the server's memory as they may now; read or end those that are \
-                 under way and try again, send files by PUT as `application/octet-stream`, or raise \
-                 `limits.request_memory_mb`"
+                "your requests already use all the server memory that they may; read or cancel open requests and try \
+                 again, send files by PUT as `application/octet-stream`, or raise `limits.request_memory_mb`"
                     .to_owned()
             }
-            Refusal::Stalled => format!("the body came to a halt: {}; send it without long pauses", Stalled),
+            Refusal::Stalled => format!("the body stalled: {}; send it without long pauses", Stalled),
             Refusal::NeedsTls => "this port speaks TLS; use https://".to_owned(),
             Refusal::Host => "this `Host` is not served here; use a loopback address, or list the name in \
                               `server.allowed_hosts`"
                 .to_owned(),
-            Refusal::Origin => "a page of this `Origin` may not send this; list the origin in \
-                                `server.cors_allowed_origins`, where `*` does not count while `auth.enabled` is false"
+            Refusal::Origin => "pages from this `Origin` may not send this request; list the origin in \
+                                `server.cors_allowed_origins`, where `*` has no effect while `auth.enabled` is false"
                 .to_owned(),
-            Refusal::SandboxOrigin => "a page of a sandbox may not use the API, and names below `server.preview_domain` \
-                                       are sandboxes'; serve another page from elsewhere, or list its origin by name in \
-                                       `server.cors_allowed_origins`"
-                .to_owned(),
-            Refusal::TooFast { wait_s } => format!(
-                "too many requests; ask again in {wait_s} seconds, and then less often than `X-RateLimit-Limit` says"
-            ),
-            Refusal::NoRoute(path) => {
-                format!("there is no route `{path}`; GET /api/v1/openapi.json describes those there are")
+            Refusal::SandboxOrigin => {
+                "pages of a sandbox may not use the API, and names below `server.preview_domain` belong to sandboxes; \
+                 serve other pages from another domain, or list their origin by name in `server.cors_allowed_origins`"
+                    .to_owned()
             }
-            Refusal::Method => "this route does not have this method; the `Allow` header names those it has".to_owned(),
-            Refusal::SocketOrigin => "pages of this origin may not open a WebSocket here; list it by name in \
-                                `server.cors_allowed_origins`, where `*` does not count for WebSockets"
-                .to_owned(),
-            Refusal::Range(size) => format!("the range lies outside the file, which has {size} bytes"),
+            Refusal::TooFast { wait_s } => {
+                format!("too many requests; retry in {wait_s} seconds, and stay below `X-RateLimit-Limit`")
+            }
+            Refusal::NoRoute(path) => {
+                format!("there is no route `{path}`; GET /api/v1/openapi.json describes all routes")
+            }
+            Refusal::Method => "this route does not support this method; see the `Allow` header".to_owned(),
+            Refusal::SocketOrigin => {
+                "pages from this origin may not open a WebSocket here; list the origin by name in \
+                 `server.cors_allowed_origins`, where `*` has no effect on WebSockets"
+                    .to_owned()
+            }
+            Refusal::Range(size) => format!("the range is outside the file, which has {size} bytes"),
             Refusal::NothingListens(port) => {
                 format!("nothing listens on port {port} in the sandbox; start the program, and try again")
             }
             Refusal::BadAnswer => {
-                "what listens on this port of the sandbox broke off, or does not speak HTTP".to_owned()
+                "the program on this port of the sandbox closed the connection, or does not speak HTTP".to_owned()
             }
-            Refusal::NoAnswer => "what listens on this port of the sandbox takes too long for its answer".to_owned(),
-            Refusal::Loop => "this request has come through too many previews; it is a loop".to_owned(),
-            Refusal::Internal => "the server has a fault; its log has the cause under this request's id".to_owned(),
+            Refusal::NoAnswer => "the program on this port of the sandbox takes too long to answer".to_owned(),
+            Refusal::Loop => "this request has passed through too many previews; it is in a loop".to_owned(),
+            Refusal::Internal => "internal error; the server's log has the cause under this request's id".to_owned(),
         }
     }
 }

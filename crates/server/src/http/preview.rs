@@ -54,10 +54,10 @@ pub async fn forward(
 ) -> Result<Response> {
     let (mut parts, body) = request.into_parts();
     let Asked::Port(target) = asked else {
-        return Err(malformed("the host of a preview is `<port>-<sandbox id>.<domain>`, and is sent once"));
+        return Err(malformed("the host of a preview must be `<port>-<sandbox id>.<domain>`, sent once"));
     };
     if parts.method == Method::CONNECT {
-        return Err(malformed("a preview passes no CONNECT on"));
+        return Err(malformed("previews do not forward CONNECT"));
     }
     let protocol = upgrade(&parts.headers);
     let is_read = matches!(parts.method, Method::GET | Method::HEAD);
@@ -75,7 +75,7 @@ pub async fn forward(
     if let Some(prefix) = &target.prefix {
         keep_apart(&mut parts, prefix)?;
     }
-    parts.uri = Uri::try_from(without_token(&parts.uri)).map_err(|_| malformed("the path cannot be passed on"))?;
+    parts.uri = Uri::try_from(without_token(&parts.uri)).map_err(|_| malformed("the path cannot be forwarded"))?;
     parts.version = Version::HTTP_11;
     let client = parts.extensions.remove::<OnUpgrade>().filter(|_| protocol.is_some());
     let tunnel = connect(&api, &target, &meter).await?;
@@ -111,7 +111,7 @@ fn keep_apart(parts: &mut Parts, prefix: &str) -> Result<()> {
     }
     let rest = parts.uri.path().strip_prefix(prefix).filter(|rest| !rest.is_empty()).unwrap_or("/");
     let query = parts.uri.query().map_or(String::new(), |query| format!("?{query}"));
-    parts.uri = Uri::try_from(format!("{rest}{query}")).map_err(|_| malformed("the path cannot be passed on"))?;
+    parts.uri = Uri::try_from(format!("{rest}{query}")).map_err(|_| malformed("the path cannot be forwarded"))?;
     Ok(())
 }
 

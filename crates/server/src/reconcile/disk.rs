@@ -153,14 +153,14 @@ impl Short {
             Short::Entries => usage.entries < policy.reserve_inodes / LITTLE,
         };
         if held_little {
-            return "other things fill that disk, so a bound for this sandbox would not have helped: its operator has \
-                    to make room";
+            return "other data fills that disk, so a limit on this sandbox would not have helped: the operator has to \
+                    free space";
         }
         match (self, sandbox.resources.disk_mb) {
-            (Short::Bytes, 0) => "spawn with `disk_mb` to bound it",
+            (Short::Bytes, 0) => "spawn with `disk_mb` to limit it",
             (Short::Bytes, _) => "spawn with less `disk_mb`",
-            (Short::Entries, 0) => "spawn with `disk_mb` to give it a file system of its own",
-            (Short::Entries, _) => "spawn with less `disk_mb`, which bounds its files too",
+            (Short::Entries, 0) => "spawn with `disk_mb` to give it its own file system",
+            (Short::Entries, _) => "spawn with less `disk_mb`, which limits its files too",
         }
     }
 
@@ -233,7 +233,7 @@ impl Guard {
             Ok(None) => return Ok(None),
             // There may be no space to store it: the box has to go first.
             Err(error) => {
-                tracing::warn!(%id, error = %Chain(&error), "the end of the sandbox cannot be written yet");
+                tracing::warn!(%id, error = %Chain(&error), "cannot record the end of the sandbox yet");
                 sandbox
             }
         };
@@ -245,7 +245,7 @@ impl Guard {
                 Ok(Ok(())) => tokio::time::sleep(SETTLING).await,
                 // The inventory removes it later: a box without an active sandbox.
                 Ok(Err(error)) => tracing::warn!(id = %failed.id, error = %Chain(&error), "cannot free the disk yet"),
-                Err(_) => tracing::warn!(id = %failed.id, "what filled the disk takes long to remove"),
+                Err(_) => tracing::warn!(id = %failed.id, "removing the sandbox takes a long time"),
             }
             if has_box(failed.state) {
                 report("disk", control.fail(&failed.id, &reason).await.map(drop));

@@ -16,6 +16,6 @@ pub(super) fn interval(every: Duration) -> tokio::time::Interval {
 /// Logs the failure of a job.
 pub(super) fn report(job: &'static str, outcome: Result<()>) {
     if let Err(error) = outcome {
-        tracing::warn!(job, error = %Chain(&error), "reconciling failed and is tried again");
+        tracing::warn!(job, error = %Chain(&error), "reconciling failed; trying again");
     }
 }

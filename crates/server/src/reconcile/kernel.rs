@@ -71,7 +71,7 @@ fn reason(share: KernelShare, amount: u64) -> String {
         ),
         KernelShare::OpenFiles => format!("it had {amount} open files when the host was short of them"),
         KernelShare::Watches => {
-            format!("it watched {amount} files or more with epoll when the user of its host could watch no more")
+            format!("it watched at least {amount} files with epoll when its user on the host could watch no more")
         }
     }
 }
@@ -101,7 +101,7 @@ impl Guard {
             return Ok(None);
         };
         let id = sandbox.id.clone();
-        tracing::warn!(%id, ?share, amount, "ending the sandbox that takes most of what the kernel has for all");
+        tracing::warn!(%id, ?share, amount, "ending the sandbox that uses most of a kernel resource that all share");
         let Some(failed) = control.fail(&id, &reason(share, amount)).await? else { return Ok(None) };
         control.publish_action("kernel_freed", Some(&id), json!({"share": name(share), "amount": amount}));
         let control = Arc::clone(control);
@@ -111,7 +111,7 @@ impl Guard {
                 Ok(Ok(())) => tokio::time::sleep(SETTLING).await,
                 // The inventory removes it later: a box without an active sandbox.
                 Ok(Err(error)) => tracing::warn!(id = %failed.id, error = %Chain(&error), "cannot end the box yet"),
-                Err(_) => tracing::warn!(id = %failed.id, "the box takes long to remove"),
+                Err(_) => tracing::warn!(id = %failed.id, "removing the box takes a long time"),
             }
             share
         });

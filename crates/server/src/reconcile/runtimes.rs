@@ -68,8 +68,8 @@ impl Trouble {
             return false;
         }
         match &now {
-            Some(error) => tracing::warn!(runtime, error, "cannot put right what a runtime holds; trying again"),
-            None => tracing::info!(runtime, "what a runtime holds is as it should be again"),
+            Some(error) => tracing::warn!(runtime, error, "cannot reconcile the boxes of a runtime; trying again"),
+            None => tracing::info!(runtime, "the boxes of a runtime are reconciled again"),
         }
         self.said = now;
         true

@@ -71,7 +71,7 @@ async fn beat(control: &Control) {
     loop {
         beat.tick().await;
         if let Err(error) = control.beat_own().await {
-            tracing::warn!(error = %Chain(&error), "the heartbeat failed and is tried again");
+            tracing::warn!(error = %Chain(&error), "the heartbeat failed; trying again");
         }
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn lock(data_dir: &Path) -> Result<File, Failure> {
     }
     // On a full disk the server starts all the same: who comes next waits for it in vain.
     if let Err(error) = Owner::write(&lock) {
-        tracing::warn!(%error, path = %path.display(), "the file of the lock does not name this server");
+        tracing::warn!(%error, path = %path.display(), "cannot write this server's name into the lock file");
     }
     Ok(lock)
 }
@@ -131,7 +131,7 @@ fn warn_if_open(path: &Path) -> io::Result<()> {
     if mode & 0o077 != 0 {
         tracing::warn!(
             path = %path.display(), mode = %format_args!("{mode:04o}"),
-            "others may read or change this key; make it the server's alone: chmod 600"
+            "other users may read or change this key; restrict it to the server's user: chmod 600"
         );
     }
     Ok(())

@@ -9,8 +9,8 @@ use crate::{heartbeat, http};
 pub enum Failure {
     /// The key that secrets are sealed with cannot be used.
     #[error(
-        "cannot use the key file `{path}`: {source}; it has to hold 32 random bytes, and no others open the secrets that \
-         were stored with it"
+        "cannot use the key file `{path}`: {source}; it must hold 32 random bytes, and only the original ones open the \
+         stored secrets"
     )]
     KeyFile {
         /// The file.
@@ -20,7 +20,7 @@ pub enum Failure {
         source: std::io::Error,
     },
     /// A directory or file cannot be used.
-    #[error("cannot use `{path}`: {source}; set `data_dir` to a directory of yours")]
+    #[error("cannot use `{path}`: {source}; set `data_dir` to a directory that you own")]
     DataDir {
         /// Directory or file that cannot be used.
         path: String,
@@ -37,7 +37,7 @@ pub enum Failure {
         by: String,
     },
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}; set `server.host` and `server.port`")]
+    #[error("cannot listen on {address}: {source}; change `server.host` or `server.port`")]
     Listen {
         /// Address that was to be listened on.
         address: SocketAddr,
@@ -55,7 +55,7 @@ pub enum Failure {
     #[error("cannot open the store: {0}")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The image store cannot be opened.
-    #[error("cannot open the image store `{path}`: {source}; see that `data_dir` is a folder of this user's")]
+    #[error("cannot open the image store `{path}`: {source}; make sure that `data_dir` belongs to this user")]
     Images {
         /// Folder of the image store.
         path: String,
@@ -73,7 +73,7 @@ pub enum Failure {
         source: providers::Error,
     },
     /// A worker of the configuration cannot be used.
-    #[error("cannot set up the worker `{id}`: {source}; see `workers.{id}`")]
+    #[error("cannot set up the worker `{id}`: {source}; check `workers.{id}`")]
     Worker {
         /// Id of the worker.
         id: String,
@@ -82,15 +82,15 @@ pub enum Failure {
         source: providers::Error,
     },
     /// A second signal came before the shutdown that the first one began had ended.
-    #[error("ended at once by a second signal; the next start finishes what was under way")]
+    #[error("stopped at once by a second signal; the next start finishes the work in progress")]
     Hurried,
     /// The server cannot work for a control plane.
-    #[error("cannot be a worker: {0}")]
+    #[error("cannot run as a worker: {0}")]
     AsWorker(#[from] heartbeat::Fault),
     /// The operating system refused a call that normally succeeds.
     #[error("cannot start: {0}")]
     System(#[source] std::io::Error),
     /// A part of the service ended by itself.
-    #[error("a part of the service ended by itself: {0}; the log has the cause")]
+    #[error("a part of the service stopped by itself: {0}; the log has the cause")]
     Died(&'static str),
 }

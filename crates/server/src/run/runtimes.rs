@@ -196,8 +196,8 @@ async fn proot(config: &Config, images: &Images, store: &dyn Store) -> Result<Op
     if offer == Offer::IfHealthy && !set.is_offered(&config.auth) {
         tracing::info!(
             provider = "proot",
-            "a provider is not offered: while no key is asked for (`auth.enabled`), code in its boxes could drive this \
-             server; `providers.proot.enabled: true` offers it all the same"
+            "provider not offered: while `auth.enabled` is false, code in its boxes could control this server; set \
+             `providers.proot.enabled: true` to offer it anyway"
         );
         return Ok(None);
     }

@@ -22,7 +22,9 @@ pub enum SecretsError {
     #[error(transparent)]
     Store(#[from] store::Error),
     /// It was sealed with another key than the one in the key file.
-    #[error("{0} was sealed with another key than the one in the key file; put that key back, or save the secret anew")]
+    #[error(
+        "{0} was sealed with a different key than the one in the key file; restore that key, or save the secret again"
+    )]
     OtherKey(String),
     /// A certificate cannot be made.
     #[error("a certificate cannot be made: {0}")]

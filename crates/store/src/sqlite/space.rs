@@ -59,7 +59,7 @@ pub(super) fn keep_reserve(path: &Path) {
     });
     // Where the file system takes no space in advance, the empty file keeps this from being tried again.
     if let Err(error) = taken {
-        tracing::debug!(error = %Chain(&error), "no disk space is kept for removals");
+        tracing::debug!(error = %Chain(&error), "cannot reserve disk space for removals");
     }
 }
 

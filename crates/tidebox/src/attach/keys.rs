@@ -17,7 +17,7 @@ impl DetachKeys {
         }
         let keys: Option<Vec<u8>> = text.split(',').map(key).collect();
         keys.map(DetachKeys).ok_or_else(|| {
-            "write keys with commas between them, each a character or `ctrl-` with a letter or one of @[\\]^_"
+            "separate keys with commas; each is a character, or `ctrl-` followed by a letter or one of @[\\]^_"
                 .to_owned()
         })
     }

@@ -82,12 +82,12 @@ impl Drop for Baseline {
 }
 
 fn percentiles(command: &mut Command) -> Result<Percentiles, String> {
-    let output = command.output().map_err(|error| format!("it does not start: {error}"))?;
+    let output = command.output().map_err(|error| format!("it cannot be started: {error}"))?;
     if !output.status.success() {
         let reason = String::from_utf8_lossy(&output.stderr);
         return Err(format!("{} ({})", reason.trim(), output.status));
     }
-    serde_json::from_slice(&output.stdout).map_err(|error| format!("it answers with something else: {error}"))
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("its output cannot be parsed: {error}"))
 }
 
 /// Measures a pipe between two threads, in megabytes per second.

@@ -28,7 +28,7 @@ impl ServerMemory {
             return Err("it runs on another machine".to_owned());
         }
         if client.base_url().starts_with("unix://") {
-            return Err("it is found by its port; name it by http://".to_owned());
+            return Err("its process is found by its port; use an http:// URL".to_owned());
         }
         let port = port(client.base_url());
         let sockets: Vec<_> = ["/proc/net/tcp", "/proc/net/tcp6"]

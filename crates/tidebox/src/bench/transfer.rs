@@ -17,7 +17,7 @@ pub async fn make_file(client: &Client, id: &str, bytes: u64) -> Result<()> {
     if result.exit_code == 0 {
         return Ok(());
     }
-    Err(Failure::new("bench_failed", format!("the box cannot make a file to read: {}", result.stderr.trim())))
+    Err(Failure::new("bench_failed", format!("the box cannot create a file to read: {}", result.stderr.trim())))
 }
 
 /// Measures the output of a command, in megabytes per second.
@@ -62,5 +62,5 @@ fn complete(what: &str, received: u64, bytes: u64) -> Result<()> {
     if received == bytes {
         return Ok(());
     }
-    Err(Failure::new("bench_failed", format!("{what} gave {received} of {bytes} bytes; nothing is measured")))
+    Err(Failure::new("bench_failed", format!("{what} returned {received} of {bytes} bytes; nothing was measured")))
 }

@@ -175,7 +175,7 @@ impl Read for Whole {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
         let read = self.file.read(&mut buffer[..most])?;
         if read == 0 && most > 0 {
-            return Err(io::Error::other("it became shorter while it was read"));
+            return Err(io::Error::other("it shrank while it was read"));
         }
         self.left -= read as u64;
         Ok(read)
@@ -303,7 +303,7 @@ impl<R: Read> Read for Guard<R> {
                 let kind = header.entry_type().as_byte();
                 let is_described = matches!(kind, b'L' | b'K' | b'x' | b'g');
                 if !is_described && !matches!(kind, b'0' | b'1' | b'2' | b'5') {
-                    return Err(io::Error::other("the archive has a member of a kind that is not taken"));
+                    return Err(io::Error::other("the archive has a member of an unsupported type"));
                 }
                 if is_described && size > HEADER_BYTES_MAX {
                     return Err(io::Error::other("the archive has a header that is too large"));

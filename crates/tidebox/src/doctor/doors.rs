@@ -15,8 +15,8 @@ pub async fn open_to_others(client: &Client) -> Option<Finding> {
     if without_key.providers().await.is_err() || !is_roots(port) {
         return None;
     }
-    let fact = "root's, and asks for no key: every user and program of this machine may do with it what root may";
-    let remedy = "set auth.enabled and auth.api_key_file in /etc/tidebox/config.yaml; callers give the key by \
+    let fact = "runs as root and requires no key: every user and program on this machine can use it to act as root";
+    let remedy = "set auth.enabled and auth.api_key_file in /etc/tidebox/config.yaml; callers pass the key in \
                   TIDEBOX_API_KEY";
     Some(Finding::lacking("server", Level::Warn, fact, remedy))
 }

@@ -60,7 +60,7 @@ async fn native() -> Vec<Finding> {
 /// Asks the Docker Engine that the environment names, or the usual one.
 async fn docker() -> Vec<Finding> {
     let opened = timeout(PROBE_MAX, Docker::open(DockerConfig::new(store_id()))).await;
-    of("docker", "an Engine answers", PROBE_MAX, opened).await
+    of("docker", "a Docker Engine answers", PROBE_MAX, opened).await
 }
 
 /// Boots a machine and removes it again, with the configured kernel, or the newest one of this host that
@@ -115,8 +115,8 @@ async fn proot() -> Vec<Finding> {
         findings.push(Finding::lacking(
             "proot",
             Level::Warn,
-            "is offered by itself only where the server asks for a key: code in its boxes reaches the API",
-            "set auth.enabled and auth.api_key_file; providers.proot.enabled: true offers it without, to code you trust",
+            "is enabled by default only if the server requires a key, because code in its boxes can reach the API",
+            "set auth.enabled and auth.api_key_file; or, for code you trust, providers.proot.enabled: true",
         ));
     }
     findings
@@ -156,7 +156,7 @@ fn folder() -> std::result::Result<tempfile::TempDir, String> {
         .prefix("tidebox-doctor-")
         .permissions(std::fs::Permissions::from_mode(0o755))
         .tempdir()
-        .map_err(|error| format!("a temporary folder is needed: {error}"))
+        .map_err(|error| format!("cannot create a temporary folder: {error}"))
 }
 
 /// Returns the id of a store of its own, so that nothing of a server is taken for the doctor's.

@@ -27,7 +27,7 @@ pub async fn read(output: Output, deadline: Option<&str>) -> Result<(String, Tex
         None => Ok(reading.await),
     };
     let Ok(result) = result else {
-        let late = "stdin did not end before the deadline of the command, which was not started";
+        let late = "stdin did not end before the command's deadline, so the command was not started";
         output.complain(&Failure::new("timeout", late));
         return Err(Failure::silent(TIMED_OUT));
     };
@@ -39,8 +39,8 @@ pub async fn read(output: Output, deadline: Option<&str>) -> Result<(String, Tex
 pub fn too_large() -> Failure {
     Failure::new(
         "payload_too_large",
-        "the command with its stdin is larger than the 1 MiB that one request takes; leave out `--output json`, so \
-         that `-i` passes stdin on as it comes, or copy the input first with `tidebox cp - ID:/workspace/input`",
+        "the command and its stdin are larger than the 1 MiB that a request may have; omit `--output json`, so that \
+         `-i` streams stdin, or copy the input first with `tidebox cp - ID:/workspace/input`",
     )
 }
 

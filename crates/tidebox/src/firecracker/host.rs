@@ -13,7 +13,8 @@ const TEXT_LEN_MAX: u64 = 16 << 20;
 /// The one processor whose guests can be made.
 const MACHINE: &str = "x86_64";
 
-const NO_DEVICE: &str = "switch virtualization on in the firmware; in a virtual machine, have its host offer it nested; in a container, pass /dev/kvm on. The other providers need none";
+const NO_DEVICE: &str = "enable virtualization in the firmware; in a virtual machine, enable nested virtualization on \
+                         its host; in a container, pass /dev/kvm through. The other providers do not need it";
 
 /// Returns the findings, and whether this user can start guests.
 pub fn findings(is_jailed: bool) -> (Vec<Finding>, bool) {
@@ -44,7 +45,7 @@ struct Processor {
 
 fn processor(machine: &str, cpuinfo: &str) -> Processor {
     if machine != MACHINE {
-        let fact = format!("is {machine}, and guests are made for {MACHINE} only");
+        let fact = format!("is {machine}, but guests require {MACHINE}");
         let finding = Finding::lacking("processor", Level::Missing, fact, "use another provider on this host");
         return Processor { finding, flag: None };
     }
@@ -55,7 +56,7 @@ fn processor(machine: &str, cpuinfo: &str) -> Processor {
             Processor { finding: Finding::ok("processor", format!("{name} ({flag})")), flag: Some(flag) }
         }
         None => {
-            let fact = "shows no virtualization: neither vmx nor svm is in /proc/cpuinfo";
+            let fact = "has no virtualization: neither vmx nor svm is in /proc/cpuinfo";
             let finding = Finding::lacking("processor", Level::Warn, fact, NO_DEVICE);
             Processor { finding, flag: None }
         }
@@ -72,12 +73,12 @@ fn kvm(device: &Path, module: Option<&str>, groups: &str) -> Finding {
         Err(error) => error,
     };
     if error.kind() == io::ErrorKind::PermissionDenied {
-        return missing(format!("this user may not open {path}"), join(device, groups));
+        return missing(format!("this user cannot open {path}"), join(device, groups));
     }
     if error.kind() != io::ErrorKind::NotFound {
-        return missing(format!("{path} does not open: {error}"), NO_DEVICE.to_owned());
+        return missing(format!("{path} cannot be opened: {error}"), NO_DEVICE.to_owned());
     }
-    let load = |module| format!("load its module: `modprobe {module}`; in a container, pass it on");
+    let load = |module| format!("load its module: `modprobe {module}`; in a container, pass it through");
     missing(format!("{path} does not exist"), module.map_or(NO_DEVICE.to_owned(), load))
 }
 
@@ -89,7 +90,7 @@ fn join(device: &Path, groups: &str) -> String {
         found.gid() != 0 && found.mode() & GROUP_READS_AND_WRITES == GROUP_READS_AND_WRITES
     });
     match group.map(|found| (group_name(groups, found.gid()), found.gid())) {
-        Some((Some(group), _)) => format!("join its group: `usermod -aG {group} USER` as root; then log in anew"),
+        Some((Some(group), _)) => format!("join its group: `usermod -aG {group} USER` as root; then log in again"),
         Some((None, gid)) => format!("join its group, {gid}, which has no name: `groupadd -g {gid} kvm` as root first"),
         None => format!("let this user use it: `setfacl -m u:USER:rw {}` as root", device.display()),
     }
@@ -107,21 +108,21 @@ fn group_name(groups: &str, wanted: u32) -> Option<&str> {
 fn user(uid: u32, is_jailed: bool) -> Finding {
     let lacking = |level, fact: &str, remedy| Finding::lacking("user", level, format!("{uid}: {fact}"), remedy);
     match (uid, is_jailed) {
-        (0, true) => Finding::ok("user", "root: each machine runs as a user of its own, in a jail"),
+        (0, true) => Finding::ok("user", "root: each machine runs as its own user, in a jail"),
         (_, true) => lacking(
             Level::Missing,
             "providers.firecracker.jailer.enabled is true, and the jailer needs root",
-            "run the server, and this, as root, or leave that key out",
+            "run the server and this command as root, or remove that key",
         ),
         (0, false) => lacking(
             Level::Warn,
             "machines run as root, without a jail",
-            "leave out providers.firecracker.jailer.enabled, so that each gets a user and a jail of its own",
+            "remove providers.firecracker.jailer.enabled, so that each machine gets its own user and jail",
         ),
         (_, false) => lacking(
             Level::Warn,
             "machines run as this user, without a jail",
-            "run the server as root, so that each gets a user and a jail of its own",
+            "run the server as root, so that each machine gets its own user and jail",
         ),
     }
 }
@@ -147,7 +148,7 @@ mod test {
             assert_eq!((level, flag), (Level::Warn, None), "{fact}");
         }
         let (level, fact, _) = with("aarch64", "flags : vmx");
-        assert_eq!((level, fact.as_str()), (Level::Missing, "is aarch64, and guests are made for x86_64 only"));
+        assert_eq!((level, fact.as_str()), (Level::Missing, "is aarch64, but guests require x86_64"));
     }
 
     #[test]
@@ -156,7 +157,7 @@ mod test {
         let device = folder.path().join("kvm");
         let finding = kvm(&device, Some("kvm_amd"), "");
         assert_eq!((finding.level, finding.fact), (Level::Missing, format!("{} does not exist", device.display())));
-        assert_eq!(finding.remedy.unwrap(), "load its module: `modprobe kvm_amd`; in a container, pass it on");
+        assert_eq!(finding.remedy.unwrap(), "load its module: `modprobe kvm_amd`; in a container, pass it through");
         assert_eq!(kvm(&device, None, "").remedy.as_deref(), Some(NO_DEVICE));
         std::fs::write(&device, "").unwrap();
         assert_eq!(kvm(&device, None, "").level, Level::Ok);

@@ -31,7 +31,7 @@ pub fn prepare(given: Option<&Path>, modules: Option<&Path>, data_dir: &Path) ->
         Ok(prepared) => {
             let release = prepared.release.as_deref().unwrap_or("of unknown release");
             let (source, count) = (prepared.source.display(), prepared.modules.len());
-            let fact = format!("{release} with {count} modules, made of {source}");
+            let fact = format!("{release} with {count} modules, made from {source}");
             (Some(prepared), Finding::ok("kernel", fact))
         }
         Err(finding) => (None, finding),
@@ -43,14 +43,15 @@ fn try_prepare(given: Option<&Path>, modules: Option<&Path>, data_dir: &Path) ->
         Some(given) => std::path::absolute(given).map_err(|error| missing("has no path", error.to_string()))?,
         None => match guest_kernel::newest_installed() {
             Ok(Some(kernel)) => kernel,
-            Ok(None) => return Err(missing("none with its modules is in /boot", INSTALL)),
+            Ok(None) => return Err(missing("no kernel with its modules is in /boot", INSTALL)),
             Err(error) => return Err(missing(format!("/boot cannot be read: {error}"), INSTALL)),
         },
     };
     let folder = make_folder(data_dir)?;
     let made = guest_kernel::prepare(&source, modules, &providers::agent_program(), &folder);
-    let made = made
-        .map_err(|error| missing(format!("none for guests can be made of {}", source.display()), error.to_string()))?;
+    let made = made.map_err(|error| {
+        missing(format!("no guest kernel can be made from {}", source.display()), error.to_string())
+    })?;
     let GuestKernel { kernel, initrd, release, modules, .. } = made;
     Ok(Prepared { source, release, kernel, initrd, modules })
 }
@@ -61,7 +62,7 @@ fn make_folder(data_dir: &Path) -> Result<PathBuf, Finding> {
     if let Some(owner) = std::fs::metadata(data_dir).ok().map(|found| found.uid()).filter(|owner| *owner != user) {
         // Files of another user would be in the server's way.
         return Err(missing(
-            format!("the data folder {} is user {owner}'s, not this user's", data_dir.display()),
+            format!("the data folder {} belongs to user {owner}, not to this user", data_dir.display()),
             format!("run this as the server's user: `sudo -u '#{owner}' tidebox firecracker setup`"),
         ));
     }

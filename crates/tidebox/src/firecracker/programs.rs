@@ -19,7 +19,8 @@ const MKE2FS: &str = "mke2fs";
 const SYSTEM_PATH: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
 /// Limit for a user namespace, which takes some milliseconds.
 const NAMESPACE_WAIT: Duration = Duration::from_secs(10);
-const INSTALL: &str = "take the archive for x86_64 from Firecracker's releases page, and install `firecracker` and `jailer` of it in /usr/local/bin";
+const INSTALL: &str = "download the x86_64 archive from Firecracker's releases page, and install its `firecracker` and \
+                       `jailer` in /usr/local/bin";
 
 /// Program that was found.
 #[derive(Debug)]
@@ -34,7 +35,7 @@ pub async fn firecracker(given: Option<&Path>) -> (Option<Program>, Finding) {
     let missing = |fact: String, remedy: String| (None, Finding::lacking(FIRECRACKER, Level::Missing, fact, remedy));
     let Some(path) = located(given.unwrap_or(Path::new(FIRECRACKER))) else {
         let fact = match given {
-            Some(given) => format!("{} is not there, or no program", given.display()),
+            Some(given) => format!("{} does not exist or is not a program", given.display()),
             None => "is not on the PATH".to_owned(),
         };
         return missing(fact, format!("{INSTALL}; or name it with --firecracker"));
@@ -44,7 +45,7 @@ pub async fn firecracker(given: Option<&Path>) -> (Option<Program>, Finding) {
         Err(error) => missing(format!("{shown} cannot be used: {error}"), INSTALL.to_owned()),
         Ok(version) if !is_supported(&version) => {
             let (major, minor) = LEAST_VERSION;
-            missing(format!("{shown} is version {version}, and {major}.{minor} is the least"), INSTALL.to_owned())
+            missing(format!("{shown} is version {version}, but {major}.{minor} is the minimum"), INSTALL.to_owned())
         }
         Ok(version) => {
             let finding = Finding::ok(FIRECRACKER, format!("version {version}, {shown}"));
@@ -65,8 +66,8 @@ pub async fn jailer(
     let beside = firecracker.map(|program| program.path.with_file_name(JAILER)).filter(|path| is_program(path));
     let Some(path) = given.map_or_else(|| beside.or_else(|| located(Path::new(JAILER))), located) else {
         return lacking(match given {
-            Some(given) => format!("{} is not there, or no program", given.display()),
-            None => "is neither beside firecracker nor on the PATH".to_owned(),
+            Some(given) => format!("{} does not exist or is not a program", given.display()),
+            None => "is neither next to firecracker nor on the PATH".to_owned(),
         });
     };
     let shown = path.display().to_string();
@@ -76,7 +77,7 @@ pub async fn jailer(
     };
     match firecracker.filter(|program| program.version != version) {
         Some(program) => lacking(format!(
-            "{shown} is version {version}, and firecracker {}: both have to be of one",
+            "{shown} is version {version}, but firecracker {}: install the same version of both",
             program.version
         )),
         None => {
@@ -90,7 +91,7 @@ pub async fn jailer(
 pub async fn drives(is_root: bool) -> Finding {
     const DRIVES: &str = "drives";
     let Some(path) = found_in(Path::new(MKE2FS), OsStr::new(SYSTEM_PATH)) else {
-        let fact = format!("{MKE2FS} is not there: it makes the drive of an image");
+        let fact = format!("{MKE2FS} is missing: it makes the drives of images");
         return Finding::lacking(DRIVES, Level::Missing, fact, "apt-get install e2fsprogs");
     };
     if !is_root {
@@ -100,11 +101,10 @@ pub async fn drives(is_root: bool) -> Finding {
             Ok(Ok(output)) if output.status.success() => None,
             Ok(Ok(output)) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
             Ok(Err(error)) => Some(format!("unshare (util-linux): {error}")),
-            Err(_) => Some("unshare does not end".to_owned()),
+            Err(_) => Some("unshare does not exit".to_owned()),
         };
         if let Some(refused) = refused {
-            let fact =
-                format!("this user may have no user namespace, in which the drive of an image is made: {refused}");
+            let fact = format!("this user cannot create a user namespace, which the drives of images need: {refused}");
             return Finding::lacking(
                 DRIVES,
                 Level::Missing,
@@ -114,7 +114,7 @@ pub async fn drives(is_root: bool) -> Finding {
             );
         }
     }
-    Finding::ok(DRIVES, format!("{} makes those of images", path.display()))
+    Finding::ok(DRIVES, format!("{} makes the drives of images", path.display()))
 }
 
 /// Returns the absolute path of a program: a name alone is looked for on the `PATH`.
@@ -168,7 +168,7 @@ mod test {
     async fn programs_of_one_supported_release_are_found_beside_each_other() {
         let yes = |fact: &str| (true, fact.to_owned());
         let no = |fact: &str| (false, fact.to_owned());
-        let other = "jailer cannot be used: it does not say a version of Jailer, so it is another program";
+        let other = "jailer cannot be used: it did not print a version of Jailer, so it is another program";
         for (firecracker, jailer, expected) in [
             ("v1.16.1", Some("v1.16.1"), [yes("version 1.16.1, firecracker"), yes("version 1.16.1, jailer")]),
             (
@@ -176,13 +176,13 @@ mod test {
                 Some("v1.16.1"),
                 [
                     yes("version 1.17.0, firecracker"),
-                    no("jailer is version 1.16.1, and firecracker 1.17.0: both have to be of one"),
+                    no("jailer is version 1.16.1, but firecracker 1.17.0: install the same version of both"),
                 ],
             ),
             (
                 "v1.15.9",
                 Some("v1.15.9"),
-                [no("firecracker is version 1.15.9, and 1.16 is the least"), yes("version 1.15.9, jailer")],
+                [no("firecracker is version 1.15.9, but 1.16 is the minimum"), yes("version 1.15.9, jailer")],
             ),
             ("v1.16.0", Some("1.16.0"), [yes("version 1.16.0, firecracker"), no(other)]),
             (
@@ -190,9 +190,9 @@ mod test {
                 None,
                 [
                     no(
-                        "firecracker cannot be used: it does not say a version of Firecracker, so it is another program",
+                        "firecracker cannot be used: it did not print a version of Firecracker, so it is another program",
                     ),
-                    no("jailer is not there, or no program"),
+                    no("jailer does not exist or is not a program"),
                 ],
             ),
         ] {

@@ -75,7 +75,7 @@ pub fn run(args: SetupArgs, output: Output) -> Result {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::io("the runtime does not start", &error))?;
+        .map_err(|error| Failure::io("the runtime cannot be started", &error))?;
     let report = runtime.block_on(look(&wanted, &loaded.config));
     let is_missing = report.findings.iter().any(|finding| finding.level == Level::Missing);
     output.print(&report, shown)?;
@@ -114,7 +114,7 @@ async fn guest(firecracker: &Path) -> Finding {
             "guest",
             Level::Missing,
             error.to_string(),
-            "use a machine with virtualization of its own, or a virtual one whose host offers it nested",
+            "use a physical machine with virtualization, or a virtual machine with nested virtualization",
         ),
     }
 }

@@ -15,9 +15,7 @@ impl Mapping {
         let (local, remote) = text.split_once(':').unwrap_or((text, text));
         let (local, remote) = (number(local)?, number(remote)?);
         if remote == 0 {
-            return Err(
-                "0 takes a free port here, and needs the port of the sandbox behind it, such as 0:3000".to_owned()
-            );
+            return Err("0 picks a free local port and needs the sandbox's port after it, such as 0:3000".to_owned());
         }
         Ok(Mapping { local, remote })
     }
@@ -41,18 +39,18 @@ impl Reverse {
         let (host, local) = target.rsplit_once(':').unwrap_or(("127.0.0.1", target));
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         if host.is_empty() || bare.is_none() && host.contains([':', '[', ']']) {
-            return Err("give it as PORT, PORT:PORT or PORT:HOST:PORT, an IPv6 address in brackets".to_owned());
+            return Err("write it as PORT, PORT:PORT or PORT:HOST:PORT, with an IPv6 address in brackets".to_owned());
         }
         let (remote, local) = (number(remote)?, number(local)?);
         if remote == 0 || local == 0 {
-            return Err("0 is no port; name the port in the sandbox, and the one here if it is another".to_owned());
+            return Err("0 is not a port; name the port in the sandbox, and the local port if it differs".to_owned());
         }
         Ok(Reverse { remote, host: bare.unwrap_or(host).to_owned(), local })
     }
 }
 
 fn number(text: &str) -> Result<u16, String> {
-    text.parse().map_err(|_| format!("`{text}` is no port; ports are numbers from 1 to 65535"))
+    text.parse().map_err(|_| format!("`{text}` is not a port; ports are numbers from 1 to 65535"))
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ impl Queue {
             }
             let lost = self.lost.load(Ordering::Relaxed);
             if self.is_done() && written.is_ok() && lost > told {
-                tracing::warn!(lines = lost - told, "lines of the log could not be written and were left out");
+                tracing::warn!(lines = lost - told, "log lines were dropped because they could not be written");
                 told = lost;
             }
         }

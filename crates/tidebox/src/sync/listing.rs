@@ -210,7 +210,7 @@ impl Manifest {
     /// If entries are missing.
     pub fn end(mut self) -> Result<Tree, String> {
         if !self.has_ended || !self.rest.is_empty() {
-            return Err("it broke off".to_owned());
+            return Err("it is incomplete".to_owned());
         }
         let mut groups = std::mem::take(&mut self.groups);
         for (first, names) in &mut groups {
@@ -225,7 +225,7 @@ impl Manifest {
             return Ok(());
         }
         if line.len() > LINE_BYTES_MAX || self.has_ended {
-            return Err("it goes on where it should end".to_owned());
+            return Err("it continues after its end".to_owned());
         }
         let row: ManifestEntry =
             serde_json::from_slice(line).map_err(|error| format!("a line is malformed: {error}"))?;
@@ -265,18 +265,18 @@ impl Manifest {
                     let first: Vec<u8> = percent_decode_str(&first).collect();
                     match self.tree.entries.get(&first) {
                         Some(Entry { kind: Kind::File { sha256: of_first, .. }, .. }) => sha256.clone_from(of_first),
-                        _ => return Err("is another name of no file".to_owned()),
+                        _ => return Err("is a link to no file".to_owned()),
                     }
                     self.groups.entry(first).or_default().push(path.to_vec());
                 }
                 Kind::File { size, sha256, first: None }
             }
             "other" => Kind::Other,
-            _ => return Err("is of a kind that is not known".to_owned()),
+            _ => return Err("has an unknown type".to_owned()),
         };
         self.names_bytes += path.len();
         if self.names_bytes > NAMES_BYTES_MAX {
-            return Err(format!("is one too many: all names have more than {NAMES_BYTES_MAX} bytes"));
+            return Err(format!("exceeds a limit: all names together have more than {NAMES_BYTES_MAX} bytes"));
         }
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         if is_temporary(name) {
@@ -292,7 +292,7 @@ impl Manifest {
             return if kind == "directory" && self.tree.entries.is_empty() {
                 Ok(())
             } else {
-                Err("is not the first entry, or no directory".to_owned())
+                Err("is not the first entry, or not a directory".to_owned())
             };
         }
         let is_name = |step: &[u8]| !matches!(step, b"" | b"." | b"..") && step.len() <= NAME_BYTES_MAX;
@@ -304,7 +304,7 @@ impl Manifest {
             return Err("is in no directory".to_owned());
         }
         if self.tree.entries.contains_key(path) {
-            return Err("is there twice".to_owned());
+            return Err("occurs twice".to_owned());
         }
         Ok(())
     }

@@ -60,7 +60,7 @@ pub fn plan(
             Some(of_source) if is_dir != (of_source.kind == Kind::Directory) => {
                 if !delete {
                     return Err(std::io::Error::other(format!(
-                        "`{}` is a directory on one side and none on the other; with --delete, it is replaced",
+                        "`{}` is a directory on one side only; use --delete to replace it",
                         shown(path)
                     )));
                 }

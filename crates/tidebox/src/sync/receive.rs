@@ -192,7 +192,7 @@ fn mtime_of<R: io::Read>(member: &mut tar::Entry<'_, R>) -> io::Result<Time> {
             let extension = extension?;
             if extension.key_bytes() == b"mtime" {
                 let text = extension.value().unwrap_or_default();
-                return time(text).ok_or_else(|| io::Error::other("the sandbox sent a time that is none"));
+                return time(text).ok_or_else(|| io::Error::other("the sandbox sent an invalid time"));
             }
         }
     }

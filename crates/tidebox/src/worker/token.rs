@@ -113,7 +113,7 @@ fn described(refusal: Option<&'static str>, said: Option<&Said>) -> String {
 fn auth(from: &From) -> Result<Auth> {
     let loaded = config::load(&Inputs::from_process(from.config.clone())).map_err(|faults| {
         let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
-        Failure::usage(format!("the configuration is refused: {}", lines.join("; ")))
+        Failure::usage(format!("the configuration is invalid: {}", lines.join("; ")))
     })?;
     Ok(loaded.config.auth)
 }
@@ -121,7 +121,7 @@ fn auth(from: &From) -> Result<Auth> {
 fn from_stdin() -> Result<String> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
-        return Err(Failure::usage("give the token on stdin, or by TIDEBOX_WORKER_TOKEN"));
+        return Err(Failure::usage("pass the token on stdin or in TIDEBOX_WORKER_TOKEN"));
     }
     let mut bytes = Vec::new();
     let read = stdin.lock().take(TOKEN_BYTES_MAX).read_to_end(&mut bytes);

@@ -253,7 +253,7 @@ async fn live_health_and_ready_need_no_key_and_ready_tells_the_status_alone() {
     }
     let none = TestServer::start(&keyed("providers.mock.enabled=false providers.default=auto")).await;
     let told = get(&none, "/ready", &[]).await;
-    told.refused(503, "unavailable", "no provider is healthy; with the key");
+    told.refused(503, "unavailable", "no provider is healthy; send the key");
 }
 
 #[tokio::test]
@@ -265,15 +265,15 @@ async fn two_keys_an_empty_key_and_keys_that_disagree_are_refused() {
         (format!("{right}x-api-key: {API}\r\n"), "given twice"),
         ("X-API-Key:\r\n".to_owned(), "is empty"),
         ("X-API-Key:   \r\n".to_owned(), "is empty"),
-        ("Authorization: Bearer \r\n".to_owned(), "holds no key"),
+        ("Authorization: Bearer \r\n".to_owned(), "contains no key"),
         (format!("{right}Authorization: Bearer wrong\r\n"), "different keys"),
         (format!("X-API-Key: wrong\r\nAuthorization: Bearer {API}\r\n"), "different keys"),
         (format!("{right}X-Admin-API-Key: wrong\r\n"), "not the admin key"),
-        (format!("X-Admin-API-Key: {API}\r\n"), "belongs into"),
-        (format!("X-User-ID: {API}\r\n"), "asks for a key"),
-        (format!("X-Worker-Token: {API}\r\n"), "asks for a key"),
-        (format!("Cookie: x-api-key={API}\r\n"), "asks for a key"),
-        (format!("Authorization: {API}\r\n"), "asks for a key"),
+        (format!("X-Admin-API-Key: {API}\r\n"), "send that as"),
+        (format!("X-User-ID: {API}\r\n"), "requires a key"),
+        (format!("X-Worker-Token: {API}\r\n"), "requires a key"),
+        (format!("Cookie: x-api-key={API}\r\n"), "requires a key"),
+        (format!("Authorization: {API}\r\n"), "requires a key"),
         ("X-API-Key: \u{1}\r\n".to_owned(), ""),
     ] {
         let answer = raw(&server, "GET", "/api/v1/sandboxes", &headers).await;
@@ -289,7 +289,7 @@ async fn groups_that_are_closed_open_to_the_admin_key_alone() {
     let server = TestServer::start(&keyed("auth.admin_only=providers,templates")).await;
     for path in ["/providers", "/providers/mock", "/templates", "/templates/x"] {
         let answer = get(&server, path, &[("x-api-key", API)]).await;
-        answer.refused(401, "unauthorized", "does not open this route");
+        answer.refused(401, "unauthorized", "does not give access to this route");
         assert_ne!(get(&server, path, &[("x-admin-api-key", ADMIN)]).await.status, 401, "{path}");
     }
     get(&server, "/sandboxes", &[("x-api-key", API)]).await.ok();
@@ -565,7 +565,7 @@ async fn proot_is_offered_by_itself_only_where_a_key_is_asked_for() {
     };
     let (offered, log) = proot(&format!("{MOCK} providers.proot.enabled=auto"), &[]).await;
     assert_eq!(offered, None);
-    assert!(log.contains("code in its boxes could drive this server"), "{log}");
+    assert!(log.contains("code in its boxes could control this server"), "{log}");
     let (offered, _) = proot(&keyed("providers.proot.enabled=auto"), &[("X-API-Key", API)]).await;
     assert!(offered.is_some());
     let (offered, log) = proot(&format!("{MOCK} providers.proot.enabled=true"), &[]).await;

@@ -73,7 +73,9 @@ async fn doctor_says_why_a_server_that_answers_cannot_make_boxes() {
         assert_eq!(output.status.code(), Some(1));
         let text = String::from_utf8(output.stdout).unwrap();
         let (_, of_server) = text.split_once("The server at").unwrap();
-        for expected in [concat!("version ", env!("CARGO_PKG_VERSION")), "cannot make boxes", "this server has none"] {
+        for expected in
+            [concat!("version ", env!("CARGO_PKG_VERSION")), "cannot make boxes", "this server has no provider"]
+        {
             assert!(of_server.contains(expected), "{expected}: {of_server}");
         }
     })

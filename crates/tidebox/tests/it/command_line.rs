@@ -303,7 +303,7 @@ fn in_json_the_stdin_goes_along_up_to_the_limit_and_the_deadline() {
     for bytes in [vec![b'x'; 3 << 20], vec![0xff; 1000 << 10]] {
         let (code, stderr) = end(&with_stdin(bytes));
         assert_eq!(code, Some(125));
-        assert!(stderr.contains("`-i` passes stdin on as it comes"), "{stderr}");
+        assert!(stderr.contains("`-i` streams stdin"), "{stderr}");
     }
 
     let (left, _typed) = std::io::pipe().unwrap();

@@ -64,7 +64,7 @@ async fn an_engine_that_is_not_there_does_not_keep_other_providers_from_being_lo
     let id = server.spawn_with(json!({"metadata": {"mock.die_after": "500ms"}})).await;
     let ended = server.get(&format!("/sandboxes/{id}/wait?state=destroyed&timeout=30s")).await.ok();
     assert_eq!(ended["state"], "destroyed");
-    let warnings = || server.log_text().matches("cannot put right what a runtime holds").count();
+    let warnings = || server.log_text().matches("cannot reconcile the boxes of a runtime").count();
     assert_eq!(warnings(), 1, "it is said once, and not every five seconds: {}", server.log_text());
 }
 
@@ -91,5 +91,5 @@ async fn who_waits_for_a_sandbox_that_has_expired_is_told_that_it_is_gone() {
 #[tokio::test]
 async fn a_server_without_any_provider_says_so() {
     let server = TestServer::start("providers.native.enabled=false").await;
-    server.get("/ready").await.refused(503, "unavailable", "this server has none; enable one under `providers`");
+    server.get("/ready").await.refused(503, "unavailable", "this server has no provider; enable one under `providers`");
 }

@@ -104,7 +104,7 @@ async fn requests_do_not_wait_for_a_log_that_nobody_reads_and_a_line_tells_what_
     let told = tokio::task::spawn_blocking(move || {
         let lines = BufReader::new(reader).lines().map_while(Result::ok);
         let lines = lines.map(|line| serde_json::from_str::<Value>(&line).unwrap_or_else(|_| panic!("{line}")));
-        let mut about = lines.filter(|line| line["message"].as_str().is_some_and(|it| it.contains("were left out")));
+        let mut about = lines.filter(|line| line["message"].as_str().is_some_and(|it| it.contains("were dropped")));
         about.next().unwrap()["lines"].as_u64().unwrap()
     });
     let told = tokio::time::timeout(PATIENCE, told).await.expect("a line tells").unwrap();

@@ -72,8 +72,8 @@ async fn commands_that_make_no_sense_are_refused_before_anything_is_made() {
     let server = TestServer::start(MOCK).await;
     let many = vec![json!({"command": "true"}); 17];
     for (prepare, words) in [
-        (json!(many), "`prepare` has 17 commands, and may have 16"),
-        (json!([{"command": "x".repeat(65_537)}]), "have 65537 bytes together"),
+        (json!(many), "`prepare` has 17 commands, and may have at most 16"),
+        (json!([{"command": "x".repeat(65_537)}]), "have 65537 bytes in total"),
         (json!([{"command": ""}]), "`command` is empty"),
         (json!([{"command": "true", "name": "a"}]), "`background: true`"),
         (json!([{"command": "true", "background": true, "name": "7"}]), "name"),

@@ -143,7 +143,7 @@ async fn a_page_of_a_sandbox_is_reached_by_its_host_name_and_a_wrong_name_is_sai
     let error: Value = serde_json::from_str(&plain.body).unwrap();
     assert_eq!(error["code"], "bad_gateway", "{plain:?}");
     let malformed = get(&server, &format!("x-{id}.{DOMAIN}"), "/", html).await;
-    assert!(malformed.status == 400 && malformed.body.contains("not that of a preview"), "{malformed:?}");
+    assert!(malformed.status == 400 && malformed.body.contains("not the address of a preview"), "{malformed:?}");
     server.delete(&format!("/sandboxes/{id}")).await.ok();
     let gone = get(&server, &host(&id), "/", html).await;
     assert!(gone.status == 404 && gone.body.contains("This sandbox is gone"), "{gone:?}");

@@ -62,7 +62,7 @@ fn left(answer: &Answer, remaining: u64) {
 
 #[track_caller]
 fn limited(answer: &Answer) {
-    answer.refused(429, "resource_limit", "too many requests; ask again in ");
+    answer.refused(429, "resource_limit", "too many requests; retry in ");
     assert_eq!((number(answer, "x-ratelimit-limit"), number(answer, "x-ratelimit-remaining")), (1, 0));
     assert!((1..=60).contains(&number(answer, "retry-after")), "{:?}", answer.headers);
 }

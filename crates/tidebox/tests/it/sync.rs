@@ -158,13 +158,13 @@ async fn only_what_differs_is_sent_into_a_box() {
         for (arguments, words) in [
             (["/none", there.as_str()], "/none"),
             ([here, "sb-none:/workspace/t"], "sb-none"),
-            ([there.as_str(), there.as_str()], "both are in boxes"),
-            ([here, here], "one of the two"),
+            ([there.as_str(), there.as_str()], "both directories are in boxes"),
+            ([here, here], "one of SRC and DST"),
         ] {
             refused(server, &arguments, words);
         }
         inside(server, id, "/workspace", "echo > file");
-        refused(server, &[here, &format!("{id}:/workspace/file")], "is no directory");
+        refused(server, &[here, &format!("{id}:/workspace/file")], "not a directory");
     })
     .await;
 }

@@ -350,7 +350,7 @@ async fn the_command_line_goes_on_where_its_line_broke() {
     person.until("before").await;
     server.kill();
     server.launch().await;
-    person.until("the line broke").await;
+    person.until("the connection broke").await;
     person.keys("clear; echo af''ter; exit 4\n").await;
     person.until("after").await;
     assert_eq!(person.end().await, 4);
@@ -439,7 +439,7 @@ async fn a_program_without_a_terminal_is_fed_as_it_comes() {
     };
     let refused = run(&["exec", &id, "-it", "--", "true"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("leave out -t"), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("omit -t"), "{refused:?}");
     let started = run(&["exec", &id, "-d", "--name", "job", "-c", "echo up; exec sleep 1000"]);
     assert_eq!(std::str::from_utf8(&started.stdout).unwrap().trim().parse::<u64>().ok(), Some(2), "{started:?}");
     let listed = String::from_utf8(run(&["ps", &id]).stdout).unwrap();

@@ -271,7 +271,7 @@ async fn a_message_that_makes_no_sense_ends_it_with_an_error_and_kills_the_comma
     socket.send(Message::binary(&b"ls"[..])).await;
     socket.end().await.refused("bad_request", "must be a `start`");
     for (message, words) in [
-        (json!({"type": "start", "command": "true"}), "runs already"),
+        (json!({"type": "start", "command": "true"}), "is already running"),
         (json!({"type": "signal", "signal": "SIGNOPE"}), "SIGNOPE"),
         (json!({"type": "signal", "signal": 9}), "`signal`"),
         (json!({"type": "resize", "cols": 0, "rows": 10}), "at least 1"),
@@ -308,7 +308,7 @@ async fn what_is_too_large_or_no_websocket_is_told_and_cut() {
     // A frame with an opcode that does not exist.
     tokio::io::AsyncWriteExt::write_all(socket.stream.get_mut(), &[0x83, 0x80, 1, 2, 3, 4]).await.unwrap();
     let ended = socket.end().await;
-    ended.refused("bad_request", "no WebSocket");
+    ended.refused("bad_request", "invalid WebSocket data");
     assert_eq!(ended.code, Some(CloseCode::Protocol));
     server.until("the end", async || is_gone(&server, &id, "[s]leep 4325").await).await;
 }

@@ -95,7 +95,7 @@ fn a_module_of_another_kernel_is_refused() {
     let error = read(&folder, Some("6.1.0")).unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!("{} is for the kernel 6.1.0-other, not for 6.1.0: give the folder /lib/modules/6.1.0", file.display())
+        format!("{} is for the kernel 6.1.0-other, not for 6.1.0: use the folder /lib/modules/6.1.0", file.display())
     );
     assert_eq!(read(&folder, None).unwrap().len(), ORDER.len());
 }
@@ -106,17 +106,17 @@ fn what_cannot_be_a_module_is_refused() {
     let file = folder.join("kernel/fs/jbd2.ko");
     let refusal = || read(&folder, None).unwrap_err().to_string();
     fs::write(&file, "text").unwrap();
-    assert!(refusal().contains("jbd2.ko is damaged, it is no module"), "{}", refusal());
+    assert!(refusal().contains("jbd2.ko is damaged: it is not a module"), "{}", refusal());
     fs::remove_file(&file).unwrap();
     assert!(refusal().contains("jbd2.ko cannot be read: No such file"), "{}", refusal());
     fs::create_dir(&file).unwrap();
-    assert!(refusal().contains("jbd2.ko cannot be read: no plain file"), "{}", refusal());
+    assert!(refusal().contains("jbd2.ko cannot be read: not a regular file"), "{}", refusal());
     for outside in ["../../jbd2.ko", "/etc/jbd2.ko"] {
         fs::write(folder.join("modules.dep"), DEP.replace("kernel/fs/jbd2.ko", outside)).unwrap();
-        assert!(refusal().contains("it leads out of the folder"), "{}", refusal());
+        assert!(refusal().contains("it points outside of the folder"), "{}", refusal());
     }
     fs::write(folder.join("modules.dep"), [0xff, 0xfe]).unwrap();
-    assert!(refusal().contains("modules.dep is damaged, it is no text"), "{}", refusal());
+    assert!(refusal().contains("modules.dep is damaged: it is not text"), "{}", refusal());
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_chain_without_end_is_cut() {
     let dep = DEP.replace("kernel/fs/overlay.ko:", "kernel/fs/overlay.ko: kernel/m0.ko");
     fs::write(folder.join("modules.dep"), dep + &chain).unwrap();
     let text = read(&folder, None).unwrap_err().to_string();
-    assert!(text.contains("modules.dep is damaged, a guest would need over 256 modules"), "{text}");
+    assert!(text.contains("modules.dep is damaged: a guest would need over 256 modules"), "{text}");
 }
 
 proptest! {

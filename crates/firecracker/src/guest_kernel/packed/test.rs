@@ -83,11 +83,11 @@ fn a_size_that_lies_is_refused() {
             let (packed, _) = payload.split_last_chunk::<4>().unwrap();
             let refusal = unpack(&with_size(packed.to_vec(), lie)).unwrap_err();
             // Of gzip it is the format's own size.
-            let expected = format!("its kernel has {word} bytes than the {lie} that it claims");
+            let expected = format!("its kernel has {word} bytes than the {lie} that it declares");
             assert!(refusal == expected || format == Format::Gzip, "{format:?} {lie}: {refusal}");
         }
         let refusal = unpack(&with_size(payload.clone(), 0xffff_ffff)).unwrap_err();
-        assert_eq!(refusal, "its kernel claims to have 4294967295 bytes, of 1073741824 at most");
+        assert_eq!(refusal, "its kernel declares 4294967295 bytes; the maximum is 1073741824");
     }
 }
 
@@ -95,7 +95,7 @@ fn a_size_that_lies_is_refused() {
 fn what_unpacks_to_something_else_is_refused() {
     for (format, payload) in payloads(&[b'x'; 1000]) {
         let expected = match format {
-            Format::Stored => "its kernel is in no known format",
+            Format::Stored => "its kernel has an unknown format",
             Format::Gzip | Format::Xz | Format::Zstd | Format::Lz4 => "its kernel is not an ELF file",
         };
         assert_eq!(unpack(&payload).unwrap_err(), expected, "{format:?}");
@@ -109,7 +109,7 @@ fn what_unpacks_to_something_else_is_refused() {
 fn formats_that_no_distribution_uses_are_named() {
     for (magic, name) in OTHERS {
         let refusal = unpack(&with_size(magic.to_vec(), 1000)).unwrap_err();
-        assert_eq!(refusal, format!("its kernel is packed with {name}, not with gzip, xz, zstd or lz4"));
+        assert_eq!(refusal, format!("its kernel is compressed with {name}; supported are gzip, xz, zstd and lz4"));
     }
 }
 
@@ -165,14 +165,16 @@ fn modules_are_unpacked_from_each_form_of_kmod() {
         assert_eq!(unpack_module(packed, 5004).unwrap(), module);
     }
     for packed in [gzip(&module), xz(&module), zst(&module)] {
-        assert_eq!(unpack_module(packed.clone(), 5003).unwrap_err(), "it unpacks to more than 5003 bytes");
+        assert_eq!(unpack_module(packed.clone(), 5003).unwrap_err(), "it decompresses to more than 5003 bytes");
         assert!(
-            unpack_module(packed[..packed.len() / 2].to_vec(), 5004).unwrap_err().starts_with("it does not unpack")
+            unpack_module(packed[..packed.len() / 2].to_vec(), 5004)
+                .unwrap_err()
+                .starts_with("it cannot be decompressed")
         );
     }
-    assert_eq!(unpack_module(zst(b"text"), 5004).unwrap_err(), "it unpacks to something that is no module");
+    assert_eq!(unpack_module(zst(b"text"), 5004).unwrap_err(), "its decompressed content is not a module");
     for other in [b"text".to_vec(), lz4(&module), Vec::new()] {
-        assert_eq!(unpack_module(other, 5004).unwrap_err(), "it is no module");
+        assert_eq!(unpack_module(other, 5004).unwrap_err(), "it is not a module");
     }
 }
 

@@ -151,23 +151,23 @@ fn a_failure_leaves_nothing() {
 fn what_is_no_kernel_is_refused_with_what_it_is() {
     let host = Host::new(b"#!/bin/sh\n");
     let refusal = |path: &Path| prepare(path, None, b"agent", &host.made()).unwrap_err().to_string();
-    let remedy = "give a bzImage, such as /boot/vmlinuz-<release>, or an uncompressed ELF kernel (vmlinux)";
+    let remedy = "use a bzImage, such as /boot/vmlinuz-<release>, or an uncompressed ELF kernel (vmlinux)";
     let kernel = host.kernel();
-    assert_eq!(refusal(&kernel), format!("{} is no kernel: {remedy}", kernel.display()));
+    assert_eq!(refusal(&kernel), format!("{} is not a kernel: {remedy}", kernel.display()));
     let folder = host.dir.path();
     assert_eq!(refusal(folder), format!("{} is a folder: {remedy}", folder.display()));
-    assert_eq!(refusal(Path::new("/dev/zero")), format!("/dev/zero is no plain file: {remedy}"));
+    assert_eq!(refusal(Path::new("/dev/zero")), format!("/dev/zero is not a regular file: {remedy}"));
     let absent = folder.join("absent");
     assert_eq!(
         refusal(&absent),
         format!("{} cannot be read: No such file or directory (os error 2)", absent.display())
     );
     fs::write(&kernel, unpacked_kernel()).unwrap();
-    assert_eq!(refusal(&kernel), format!("{} is an ELF file, and not Linux: {remedy}", kernel.display()));
+    assert_eq!(refusal(&kernel), format!("{} is an ELF file, but not a Linux kernel: {remedy}", kernel.display()));
     let mut arm = unpacked_kernel();
     arm[18] = 183;
     fs::write(&kernel, arm).unwrap();
-    let what = "an ELF file for another processor than x86-64 (machine 183)";
+    let what = "an ELF file for a processor other than x86-64 (machine 183)";
     assert_eq!(refusal(&kernel), format!("{} is {what}: {remedy}", kernel.display()));
     assert!(!host.made().exists());
 }

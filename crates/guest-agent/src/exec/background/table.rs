@@ -99,7 +99,9 @@ impl Background {
         let Some(name) = name else { return Ok(()) };
         let processes = self.by_number.borrow();
         match processes.values().find(|process| process.name.as_deref() == Some(name) && process.runs()) {
-            Some(_) => Err(conflict(format!("a process named `{name}` runs already; attach to it, or end it first"))),
+            Some(_) => {
+                Err(conflict(format!("a process named `{name}` is already running; attach to it, or end it first")))
+            }
             None => Ok(()),
         }
     }
@@ -139,7 +141,7 @@ impl Background {
     /// Not found if there is none of this number.
     pub(super) fn get(&self, number: u64) -> Result<Rc<Process>> {
         let processes = self.by_number.borrow();
-        let none = || not_found(format!("there is no process {number}; those that have ended are not kept for ever"));
+        let none = || not_found(format!("there is no process {number}; ended processes are not kept forever"));
         processes.get(&number).cloned().ok_or_else(none)
     }
 

@@ -30,7 +30,7 @@ pub(crate) struct BoxGroup {
 impl BoxGroup {
     /// Makes the group, with at most this many processes and threads.
     pub(super) fn make(most: u32) -> Result<BoxGroup, Refused> {
-        const STEP: &str = "bound the processes, which takes a kernel with control groups (CONFIG_CGROUP_PIDS)";
+        const STEP: &str = "limit the processes, which needs a kernel with control groups (CONFIG_CGROUP_PIDS)";
         make_dir(GROUPS)?;
         mount("cgroup2", GROUPS, "cgroup2", PLAIN, None).at(STEP)?;
         // In one of its own a process could mount the groups, lift the bound, and stop the agent.

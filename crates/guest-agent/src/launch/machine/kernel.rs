@@ -44,13 +44,14 @@ pub(super) fn make_dir(path: &str) -> Result<(), Refused> {
 
 /// Opens the random numbers of this kernel.
 pub(super) fn open_random() -> Result<OwnedFd, Refused> {
-    rustix::fs::open("/dev/urandom", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).at("open the random numbers")
+    rustix::fs::open("/dev/urandom", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .at("open the random number generator")
 }
 
 /// Makes the random numbers of this kernel differ from those of any other machine that began with the
 /// same memory.
 pub(super) fn stir(random: &OwnedFd, entropy: &str) -> Result<(), Refused> {
-    const STEP: &str = "stir the random numbers";
+    const STEP: &str = "seed the random number generator";
     let bytes = bytes(entropy).ok_or(Errno::INVAL).at(STEP)?;
     credit(random, &bytes).at(STEP)
 }

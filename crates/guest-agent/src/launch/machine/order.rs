@@ -19,7 +19,7 @@ pub(super) fn receive(boots: &Listener) -> Result<Option<(Machine, File)>, Refus
     let accepted = vsock::accept(boots, SocketFlags::CLOEXEC).at("wait for the host")?;
     let Some(stream) = accepted else { return Ok(None) };
     for direction in [Timeout::Recv, Timeout::Send] {
-        set_socket_timeout(&stream, direction, Some(LINE_WAIT)).at("bound the wait for the host")?;
+        set_socket_timeout(&stream, direction, Some(LINE_WAIT)).at("limit the wait for the host")?;
     }
     let stream = File::from(stream);
     let mut line = Vec::new();

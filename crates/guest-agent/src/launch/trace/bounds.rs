@@ -75,12 +75,12 @@ impl Watch {
         self.kills += 1;
         let text = format!("oom_kill {}\n", self.kills);
         if rustix::io::pwrite(&self.count, text.as_bytes(), 0).is_err() {
-            self.note("the count of memory kills cannot be written".to_owned(), false);
+            self.note("cannot write the count of memory kills".to_owned(), false);
         }
         send(*pid);
         self.note(
             format!(
-                "the box takes {} MiB and may have {limit_mb}: killed its largest process, {pid} of {} MiB",
+                "the box uses {} MiB, more than its limit of {limit_mb}: killed its largest process, {pid} with {} MiB",
                 total_kb / 1024,
                 size_kb / 1024
             ),
@@ -94,7 +94,10 @@ impl Watch {
         }
         let count: usize = processes.iter().map(|pid| threads(*pid)).sum();
         if count > limit as usize {
-            self.note(format!("the box has {count} processes and may have {limit}: ended its commands"), true);
+            self.note(
+                format!("the box has {count} processes, more than its limit of {limit}: killed its commands"),
+                true,
+            );
         }
     }
 
@@ -109,7 +112,8 @@ impl Watch {
         self.next_disk = Instant::now() + DISK_PERIOD.max(begun.elapsed() * DISK_SHARE);
         if taken > u64::from(limit) {
             let text = format!(
-                "the files of the box take {taken} MiB and may take {limit}: ended its commands; delete some of its files"
+                "the files of the box use {taken} MiB, more than its limit of {limit}: killed its commands; delete \
+                 some of its files"
             );
             self.note(text, true);
         }

@@ -109,7 +109,7 @@ fn several_images_of_one_archive_are_imported() {
     }
     entries.push(Entry::file("manifest.json", json!(table).to_string()));
     let archive = layer(&entries);
-    store.refuses(Some("c:1"), archive.clone(), "one name cannot be for all of them");
+    store.refuses(Some("c:1"), archive.clone(), "cannot share one name");
     assert_eq!(store.imports(None, archive).len(), 2);
     assert_eq!((store.read("a:1", "etc/who"), store.read("b:1", "etc/who")), ("one".to_owned(), "other".to_owned()));
 }
@@ -147,7 +147,7 @@ fn the_files_of_a_root_directory_are_an_image() {
     ]);
     for packing in [Packing::Plain, Packing::Gzip, Packing::Zstd] {
         let store = Store::new();
-        store.refuses(None, packing.pack(&root), "no name");
+        store.refuses(None, packing.pack(&root), "but no name");
         let images = store.imports(Some("root:1"), packing.pack(&root));
         assert_eq!(images[0].layers, 1);
         assert_eq!(store.read("root:1", "etc/who"), "root", "{packing:?}");
@@ -221,19 +221,19 @@ fn a_layer_that_is_not_the_one_of_the_configuration_is_refused() {
 fn a_missing_or_unreadable_part_is_refused() {
     let store = Store::new();
     store.refuses(None, saved(|files| drop(files.remove(1))), "`0/layer.tar` is missing");
-    store.refuses(None, saved(|files| drop(files.remove(0))), "missing in the archive");
+    store.refuses(None, saved(|files| drop(files.remove(0))), "missing from the archive");
     store.refuses(None, saved(|files| files[0].1 = b"{}".to_vec()), "cannot be read");
     store.refuses(None, saved(|files| files[3].1 = b"[]".to_vec()), "lists no image");
     store.refuses(None, saved(|files| files[3].1 = vec![b' '; 5 << 20]), "larger than");
-    store.refuses(None, saved(|files| files[3].1 = b"not json".to_vec()), "no name");
+    store.refuses(None, saved(|files| files[3].1 = b"not json".to_vec()), "but no name");
     let fewer = json!([{"Config": "c", "RepoTags": ["app:1"], "Layers": ["0/layer.tar"]}]).to_string();
     let changed = saved(|files| {
         files[0].0 = "c".to_owned();
         files[3].1 = fewer.clone().into_bytes();
     });
-    store.refuses(None, changed, "speaks of 2 layers, and the archive of 1");
+    store.refuses(None, changed, "lists 2 layers, but the archive lists 1");
     for (tags, words) in
-        [(json!(null), "give it a name"), (json!([]), "give it a name"), (json!(["../x"]), "no name of an image")]
+        [(json!(null), "give it a name"), (json!([]), "give it a name"), (json!(["../x"]), "not a valid image name")]
     {
         let table = json!([{"Config": "c", "RepoTags": tags, "Layers": []}]).to_string();
         store.refuses(None, saved(|files| files[3].1 = table.clone().into_bytes()), words);
@@ -266,10 +266,10 @@ fn links_in_an_archive_lead_to_its_members_and_nowhere_else() {
     for link in
         [Entry::symlink("1/layer.tar", path), Entry::symlink("1/layer.tar", &up), Entry::hardlink("1/layer.tar", path)]
     {
-        Store::new().refuses(None, with(link), "missing in the archive");
+        Store::new().refuses(None, with(link), "missing from the archive");
     }
     for link in [Entry::symlink("1/layer.tar", "layer.tar"), Entry::fifo("1/layer.tar"), Entry::device("1/layer.tar")] {
-        Store::new().refuses(None, with(link), "missing in the archive");
+        Store::new().refuses(None, with(link), "missing from the archive");
     }
 }
 
@@ -292,13 +292,13 @@ fn a_layout_whose_blobs_are_not_what_they_are_called_is_refused() {
     };
     let store = Store::new();
     for blob in 2..files.len() {
-        store.refuses(None, changed(&|files| files[blob].1[0] ^= 1), "not what its name says");
-        store.refuses(None, changed(&|files| files[blob].1.push(0)), "and should have");
-        store.refuses(None, changed(&|files| drop(files.remove(blob))), "missing in the archive");
+        store.refuses(None, changed(&|files| files[blob].1[0] ^= 1), "does not match its name");
+        store.refuses(None, changed(&|files| files[blob].1.push(0)), "but should have");
+        store.refuses(None, changed(&|files| drop(files.remove(blob))), "missing from the archive");
     }
-    store.refuses(None, changed(&|files| files[1].1 = b"{}".to_vec()), "no index of images");
+    store.refuses(None, changed(&|files| files[1].1 = b"{}".to_vec()), "not an image index");
     let none = json!({"schemaVersion": 2, "manifests": []}).to_string();
-    store.refuses(None, changed(&|files| files[1].1 = none.clone().into_bytes()), "holds no image");
+    store.refuses(None, changed(&|files| files[1].1 = none.clone().into_bytes()), "contains no image");
     store.refuses(None, image.oci_tar("latest"), "give it a name");
     for digest in ["sha256:../../../../etc/passwd", "md5:00", "sha512:00"] {
         let lying = json!({"schemaVersion": 2, "manifests": [{
@@ -314,8 +314,8 @@ fn an_image_for_another_machine_is_refused() {
     let mut image = image();
     image.architecture = "s390x".to_owned();
     let store = Store::new();
-    store.refuses(None, image.docker_save(&["app:1"]), "is made for");
-    store.refuses(None, image.oci_tar("app:1"), "is made for");
+    store.refuses(None, image.docker_save(&["app:1"]), "is built for");
+    store.refuses(None, image.oci_tar("app:1"), "is built for");
 }
 
 #[test]
@@ -324,10 +324,10 @@ fn an_archive_that_is_none_is_refused() {
     for packing in [Packing::Plain, Packing::Gzip, Packing::Zstd] {
         store.refuses(Some("a:1"), packing.pack(b"no archive at all"), "cannot be used");
         let cut = packing.pack(&layer(&[Entry::file("a", vec![b'x'; 20_000])]));
-        store.refuses(Some("a:1"), cut[..cut.len() / 2].to_vec(), "cut short");
-        store.refuses(Some("a:1"), packing.pack(&layer(&[])), "holds nothing");
+        store.refuses(Some("a:1"), cut[..cut.len() / 2].to_vec(), "truncated");
+        store.refuses(Some("a:1"), packing.pack(&layer(&[])), "is empty");
     }
-    store.refuses(Some("a:1"), Vec::new(), "holds nothing");
+    store.refuses(Some("a:1"), Vec::new(), "is empty");
     store.refuses(Some("host"), Vec::new(), "");
 }
 
@@ -369,7 +369,7 @@ fn what_is_packed_in_another_way_is_called_by_its_name() {
         [(&b"\xfd7zXZ\x00\x00\x04\xe6"[..], "xz"), (b"BZh91AY&SY\x1a\x2b", "bzip2"), (b"PK\x03\x04", "zip")]
     {
         let archive = [head, &[7; 3_000]].concat();
-        let words = format!("packed by {name}; plain, gzip and zstd are taken");
+        let words = format!("compressed with {name}; use plain tar, gzip or zstd");
         store.refuses(Some("a:1"), archive.clone(), &words);
         store.refuses(None, saved(|files| files[1].1 = archive.clone()), &words);
     }
@@ -379,8 +379,8 @@ fn what_is_packed_in_another_way_is_called_by_its_name() {
 fn an_image_that_no_box_can_be_told_of_is_refused_at_once() {
     let store = Store::new();
     let with = |bytes: usize| image().with("Env", json!([format!("A={}", "x".repeat(bytes))]));
-    store.refuses(None, with(110_000).docker_save(&["app:1"]), "a box takes 98304 at most");
-    store.refuses(None, with(110_000).oci_tar("app:1"), "a box takes 98304 at most");
+    store.refuses(None, with(110_000).docker_save(&["app:1"]), "more than 98304");
+    store.refuses(None, with(110_000).oci_tar("app:1"), "more than 98304");
     store.imports(None, with(90_000).docker_save(&["app:1"]));
 }
 
@@ -440,8 +440,8 @@ async fn an_import_whose_caller_has_left_ends_and_leaves_nothing() {
 #[test]
 fn a_hostile_root_directory_is_refused_like_a_hostile_layer() {
     let store = Store::new();
-    store.refuses(Some("a:1"), layer(&[Entry::hardlink("a", "/etc/passwd")]), "which is not there");
-    store.refuses(Some("a:1"), layer(&[Entry::symlink("a", "a"), Entry::file("a/b", "")]), "round in a circle");
+    store.refuses(Some("a:1"), layer(&[Entry::hardlink("a", "/etc/passwd")]), "which does not exist");
+    store.refuses(Some("a:1"), layer(&[Entry::symlink("a", "a"), Entry::file("a/b", "")]), "a loop of symbolic links");
 }
 
 #[tokio::test]

@@ -69,7 +69,7 @@ async fn a_part_that_is_not_the_one_asked_for_is_refused() {
     let name = fake.put(&image, "app", "1");
     let store = TestStore::new();
     let images = store.open();
-    assert!(invalid(images.take(&name).await).contains("another part"));
+    assert!(invalid(images.take(&name).await).contains("a different range"));
     nothing_is_trusted(&store, &images).await;
 }
 
@@ -83,7 +83,7 @@ async fn a_layer_that_always_breaks_off_is_given_up() {
     let store = TestStore::new();
     let images = store.open();
     let began = Instant::now();
-    assert!(unavailable(images.take(&name).await).contains("broke off"));
+    assert!(unavailable(images.take(&name).await).contains("cut off"));
     assert!(began.elapsed() < BOUND);
     let attempts = fake.asked().iter().filter(|asked| is_layer(asked, &layer)).count();
     assert!((2..=8).contains(&attempts), "{attempts}");
@@ -145,7 +145,7 @@ async fn layers_that_are_not_what_was_announced_are_refused() {
     let longer = [layer.as_slice(), b"and more"].concat();
     let shorter = layer[..layer.len() - 1].to_vec();
     for (body, why) in [
-        (flipped, "another layer"),
+        (flipped, "a different layer"),
         (longer, "more of a layer"),
         (shorter, "less of a layer"),
         (Vec::new(), "less of a layer"),
@@ -175,7 +175,7 @@ async fn a_manifest_that_is_not_the_one_of_the_digest_is_refused() {
     let store = TestStore::new();
     let images = store.open();
     let text = invalid(images.take(&format!("{}/app@{asked_for}", fake.address())).await);
-    assert!(text.contains("another manifest"), "{text}");
+    assert!(text.contains("a different manifest"), "{text}");
     nothing_is_trusted(&store, &images).await;
 }
 
@@ -218,12 +218,12 @@ async fn manifests_that_make_no_sense_are_refused() {
         ),
         (
             manifest(&|it| it["config"]["mediaType"] = json!("application/vnd.cncf.helm.config.v1+json")),
-            "no image of a file system",
+            "not a file system image",
         ),
         (manifest(&|it| it["config"]["size"] = json!(1 << 30)), "configuration"),
-        (manifest(&|it| it["layers"] = json!([])), "speaks of 1 layers"),
+        (manifest(&|it| it["layers"] = json!([])), "lists 1 layers"),
         (index("sha256:../../../../etc/passwd"), "wrong kind"),
-        (index(&format!("sha512:{}", "a".repeat(128))), "no sha256"),
+        (index(&format!("sha512:{}", "a".repeat(128))), "not sha256"),
     ];
     for (document, why) in cases {
         let fake = FakeRegistry::good();
@@ -244,7 +244,10 @@ async fn an_image_that_is_too_large_is_refused_before_it_comes_and_says_what_set
     let store = TestStore::new();
     let images = store.open_with(|config| config.image_bytes_max = 200_000);
     let Err(Error::TooLarge(text)) = images.take(&name).await else { panic!() };
-    assert!(text.contains("more than an image may have") && text.contains("raise `images.max_image_mb`"), "{text}");
+    assert!(
+        text.contains("more than the limit for an image") && text.contains("raise `images.max_image_mb`"),
+        "{text}"
+    );
     assert_eq!(fake.blobs_asked(), 0);
     nothing_is_trusted(&store, &images).await;
 }
@@ -263,7 +266,7 @@ async fn a_registry_that_lost_a_layer_is_blamed_and_not_the_name() {
     let store = TestStore::new();
     let images = store.open();
     let text = invalid(images.take(&name).await);
-    assert!(text.contains(&format!("`{name}` lacks a layer")) && text.contains(&layer), "{text}");
+    assert!(text.contains(&format!("`{name}` lacks its layer")) && text.contains(&layer), "{text}");
     assert!(text.contains("push the image again") && !text.contains("check the name"), "{text}");
     nothing_is_trusted(&store, &images).await;
 }
@@ -280,7 +283,7 @@ async fn a_registry_that_drips_is_given_up() {
     let images = store.open_with(|config| config.stall_timeout = Duration::from_secs(2));
     // At this rate it would take more than five hours.
     let text = unavailable(tokio::time::timeout(2 * BOUND, images.take(&name)).await.unwrap());
-    assert!(text.contains("sends too slowly") && text.contains(fake.address()), "{text}");
+    assert!(text.contains("sends data too slowly") && text.contains(fake.address()), "{text}");
     let attempts = fake.asked().iter().filter(|asked| is_layer(asked, &layer)).count();
     assert!((2..=8).contains(&attempts), "{attempts}");
 }
@@ -289,8 +292,8 @@ async fn a_registry_that_drips_is_given_up() {
 async fn redirects_have_an_end_and_lead_to_registries_only() {
     for (location, why) in [
         ("/v2/app/manifests/1", "more than 5 times"),
-        ("file:///etc/passwd", "something less"),
-        ("ftp://127.0.0.1/x", "something less"),
+        ("file:///etc/passwd", "an insecure address"),
+        ("ftp://127.0.0.1/x", "an insecure address"),
         ("", "more than 5 times"),
     ] {
         let fake =
@@ -324,7 +327,7 @@ async fn a_pull_that_has_no_room_is_refused_before_it_begins() {
     let store = TestStore::new();
     let images = store.open_with(|config| config.reserve.bytes = 1 << 60);
     let Err(Error::Full(text)) = images.take(&name).await else { panic!() };
-    assert!(text.contains("no room") && text.contains("tidebox image prune"), "{text}");
+    assert!(text.contains("too full") && text.contains("tidebox image prune"), "{text}");
     assert_eq!(fake.blobs_asked(), 0);
     nothing_is_trusted(&store, &images).await;
 }

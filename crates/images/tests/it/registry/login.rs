@@ -39,13 +39,13 @@ async fn a_registry_with_a_login_is_read_with_it_and_not_without() {
     let store = TestStore::new();
     let images = store.open();
     let text = invalid(images.take(&name).await);
-    assert!(text.contains("wants a login") && text.contains("docker login"), "{text}");
+    assert!(text.contains("requires a login") && text.contains("docker login"), "{text}");
     drop(images);
 
     let images = store.open_with(|config| login(config, registry.address(), Some("me"), "wrong-horse-battery"));
     let error = images.take(&name).await.unwrap_err();
     let shown = format!("{error} {error:?} {images:?}");
-    assert!(shown.contains("does not let this login"), "{shown}");
+    assert!(shown.contains("denies access to this login"), "{shown}");
     assert!(!shown.contains("wrong-horse") && !shown.contains(&STANDARD.encode("me:wrong-horse-battery")), "{shown}");
     nothing_is_trusted(&store, &images).await;
     drop(images);
@@ -127,12 +127,12 @@ async fn a_credential_program_is_asked_for_the_login() {
         (json!({"credsStore": "good"}), "Ok("),
         (json!({"credsStore": "broken", "credHelpers": {address: "good"}}), "Ok("),
         (json!({"credsStore": "none", "auths": auths}), "Ok("),
-        (json!({"credsStore": "none"}), "wants a login"),
+        (json!({"credsStore": "none"}), "requires a login"),
         (json!({"credsStore": "loud"}), "too large"),
-        (json!({"credsStore": "broken"}), "not what such programs say"),
+        (json!({"credsStore": "broken"}), "not that of a credential helper"),
         (json!({"credsStore": "fails"}), "run it by hand"),
         (json!({"credsStore": "is-not-here"}), "cannot be started"),
-        (json!({"credsStore": "../bin/docker-credential-good"}), "no name of a program"),
+        (json!({"credsStore": "../bin/docker-credential-good"}), "has an invalid name"),
     ] {
         docker_config(&store, &config);
         let said = taken_with_helpers(&store, &name);
@@ -191,11 +191,11 @@ async fn a_login_buys_the_token_and_goes_nowhere_else() {
     let store = TestStore::new();
     let images = store.open();
     let text = invalid(images.take(&name).await);
-    assert!(text.contains("wants a login"), "{text}");
+    assert!(text.contains("requires a login"), "{text}");
     drop(images);
     let images = store.open_with(|config| login(config, fake.address(), Some("me"), "wr0ng"));
     let text = invalid(images.take(&name).await);
-    assert!(text.contains("does not take the login") && !text.contains("wr0ng"), "{text}");
+    assert!(text.contains("rejects the login") && !text.contains("wr0ng"), "{text}");
     drop(images);
     let images = store.open_with(|config| login(config, fake.address(), Some("me"), PASSWORD));
     images.take(&name).await.unwrap();

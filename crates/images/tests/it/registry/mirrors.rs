@@ -45,7 +45,7 @@ async fn a_mirror_that_fails_or_lies_is_no_harm() {
         ("has nothing", Box::new(|_| Some(Say::Answer(404, Vec::new(), Vec::new())))),
         ("is broken", Box::new(|_| Some(Say::Answer(500, Vec::new(), Vec::new())))),
         (
-            "wants a login",
+            "requires a login",
             Box::new(|_| Some(Say::Answer(401, vec!["www-authenticate: Basic realm=\"x\"".to_owned()], Vec::new()))),
         ),
         ("sends rubbish", Box::new(|asked| asked.is_blob().then(|| Say::Body(b"rubbish".to_vec())))),

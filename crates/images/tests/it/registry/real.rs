@@ -164,7 +164,7 @@ async fn a_layer_that_was_damaged_in_the_registry_is_refused() {
     let store = TestStore::new();
     let images = store.open();
     let text = invalid(images.take(&name).await);
-    assert!(text.contains("another layer"), "{text}");
+    assert!(text.contains("a different layer"), "{text}");
     nothing_is_trusted(&store, &images).await;
     std::fs::write(registry.blob_file(&digest(&layer)), layer).unwrap();
     assert_eq!(read(images.take(&name).await.unwrap().root(), "hello"), "right", "mended, it is taken");
@@ -206,8 +206,8 @@ async fn a_registry_with_a_certificate_of_its_own_is_trusted_only_as_told() {
         })
     };
     for (ca_file, why) in [
-        (None, "if it speaks TLS"),
-        (Some(other), "not trusted here (`ca_file`"),
+        (None, "if it uses TLS"),
+        (Some(other), "not trusted (set `ca_file`"),
         (Some(key), "no PEM"),
         (Some(folder.join("none")), "cannot be used"),
     ] {

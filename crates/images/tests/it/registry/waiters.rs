@@ -213,7 +213,7 @@ async fn a_store_that_is_closed_ends_its_pulls_and_goes_on_when_opened_again() {
     }
     images.close().await;
     let last = progress.collect::<Vec<_>>().await.pop();
-    assert!(matches!(&last, Some(Err(Error::Unavailable(text))) if text.contains("stopping")), "{last:?}");
+    assert!(matches!(&last, Some(Err(Error::Unavailable(text))) if text.contains("shutting down")), "{last:?}");
     unavailable(images.pull(&name).await);
 }
 
@@ -290,7 +290,7 @@ async fn a_removal_ends_the_pull_of_that_name() {
     let (waited, removed) = tokio::join!(images.take(&name), removing);
     removed.unwrap();
     let text = unavailable(waited);
-    assert!(text.contains(&name) && text.contains("ended by a removal"), "{text}");
+    assert!(text.contains(&name) && text.contains("cancelled by a removal"), "{text}");
     assert!(matches!(images.remove(&name).await, Err(Error::NotFound(_))), "there is nothing left");
     for folder in ["blobs/sha256", "ingest"] {
         assert_eq!(std::fs::read_dir(store.dir().join(folder)).unwrap().count(), 0, "{folder}");
@@ -313,7 +313,7 @@ async fn closing_the_store_ends_an_unpacking() {
     assert_eq!(std::fs::read_dir(store.dir().join("trees")).unwrap().count(), 0, "it goes on");
     let last = progress.collect::<Vec<_>>().await.pop().unwrap();
     let text = unavailable(last);
-    assert!(text.contains("stopping") && text.contains("goes on"), "{text}");
+    assert!(text.contains("shutting down") && text.contains("resumes the pull"), "{text}");
     drop(images);
     let asked = fake.blobs_asked();
     pull(&store.open(), &name).await.unwrap();

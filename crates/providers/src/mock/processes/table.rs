@@ -48,7 +48,7 @@ impl Processes {
     }
 
     pub(super) fn get(&self, number: u64) -> Result<Arc<Process>> {
-        let none = || format!("there is no process {number}; those that have ended are not kept for ever");
+        let none = || format!("there is no process {number}; ended processes are not kept forever");
         self.table.lock().by_number.get(&number).cloned().ok_or_else(|| Error::NotFound(none()))
     }
 
@@ -74,11 +74,13 @@ impl Table {
             && running.clone().any(|process| process.name.as_deref() == Some(name))
         {
             return Err(Error::Conflict(format!(
-                "a process named `{name}` runs already; attach to it, or end it first"
+                "a process named `{name}` is already running; attach to it, or end it first"
             )));
         }
         match running.nth(RUNNING_MAX - 1) {
-            Some(_) => Err(Error::Exhausted(format!("{RUNNING_MAX} processes run in the box; end one first"))),
+            Some(_) => {
+                Err(Error::Exhausted(format!("{RUNNING_MAX} processes are running in the sandbox; end one first")))
+            }
             None => Ok(()),
         }
     }

@@ -96,7 +96,7 @@ struct Signals(Mutex<Option<oneshot::Sender<Signal>>>);
 #[async_trait]
 impl Control for Signals {
     async fn resize(&self, _: TerminalSize) -> Result<()> {
-        Err(Error::Invalid("the command has no terminal that could be resized".to_owned()))
+        Err(Error::Invalid("the command has no terminal to resize".to_owned()))
     }
 
     async fn signal(&self, signal: Signal) -> Result<()> {

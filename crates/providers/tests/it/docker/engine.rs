@@ -128,7 +128,7 @@ async fn a_registry_that_is_slow_is_not_waited_for_longer_than_configured() {
     };
     let there = Spec { image: format!("{registry}/app:1"), ..spec() };
     match provider.docker.start(&new_id(), &there).await {
-        Err(Error::NoImage(text)) => assert!(text.contains("goes on"), "{text}"),
+        Err(Error::NoImage(text)) => assert!(text.contains("continues"), "{text}"),
         other => panic!("{other:?}"),
     }
 }
@@ -147,7 +147,7 @@ async fn an_image_is_pulled_with_the_login_and_refusals_say_what_to_do() {
         let registries = [(registry.address().to_owned(), login)].into();
         TestProvider::with(|config| config.registries = registries)
     };
-    for (password, said) in [(None, "asks for a login"), (Some("wrong"), "refuses the login")] {
+    for (password, said) in [(None, "requires a login"), (Some("wrong"), "rejects the login")] {
         let Some(provider) = with(password).await else { return };
         match provider.docker.start(&new_id(), &Spec { image: name.clone(), ..spec() }).await {
             Err(Error::Invalid(text)) => {

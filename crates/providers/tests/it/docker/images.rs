@@ -49,7 +49,7 @@ async fn a_layer_that_is_not_what_was_announced_is_refused() {
         let name = registry.push(&image, "damaged", tag);
         std::fs::write(registry.blob_file(&digest(&layer)), wrong).unwrap();
         let text = refusal(&provider, &name).await;
-        assert!(text.contains("another layer") && text.contains(&name), "{text}");
+        assert!(text.contains("a different layer") && text.contains(&name), "{text}");
         std::fs::write(registry.blob_file(&digest(&layer)), &layer).unwrap();
     }
 }

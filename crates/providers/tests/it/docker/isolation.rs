@@ -362,5 +362,5 @@ async fn sockets_of_a_box_have_a_bound_where_groups_do_not_count_them_as_memory(
     let found = std::process::Command::new("sh").args(["-c", &format!("{limits} -exec cat {{}} +")]).output().unwrap();
     let found = String::from_utf8(found.stdout).unwrap();
     assert!(found.lines().any(|bytes| bytes == (32 << 20).to_string()), "{found}");
-    assert!(!provider.docker.facts().missing.iter().any(|lack| lack.contains("sockets")));
+    assert!(!provider.docker.facts().missing.iter().any(|lack| lack.contains("socket buffers")));
 }

@@ -90,7 +90,10 @@ async fn a_snapshot_whose_files_changed_makes_no_box_and_says_so() {
         std::fs::write(&path, bytes).unwrap();
         let failed = provider.firecracker.start(&new_id(), &of).await.unwrap_err();
         let text = Chain(&failed).to_string();
-        assert!(text.contains(&format!("the file {name} of the saved machine is not as it was written")), "{text}");
+        assert!(
+            text.contains(&format!("the file {name} of the saved machine has changed since it was written")),
+            "{text}"
+        );
         std::fs::write(&path, before).unwrap();
     }
     let made = new_id();

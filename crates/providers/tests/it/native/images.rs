@@ -153,7 +153,7 @@ async fn slots_share_an_image_and_not_their_changes() {
     two.refuses("ls /tmp/mine /workspace/mine").await;
     let guest = one.guest().await;
     let until = Instant::now() + Duration::from_secs(20);
-    while !guest.console(50).await.unwrap().iter().any(|line| line.contains("ended with exit code 3")) {
+    while !guest.console(50).await.unwrap().iter().any(|line| line.contains("exited with code 3")) {
         assert!(Instant::now() < until, "{:?}", guest.console(50).await);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -49,7 +49,7 @@ async fn a_fork_bomb_stays_in_its_box() {
     assert_eq!(provider.start().await.text("echo fine").await, "fine\n");
     if !is_root() {
         let console = guest.console(50).await.unwrap().join("\n");
-        assert!(console.contains("processes and may have 40"), "{console}");
+        assert!(console.contains("processes, more than its limit of 40"), "{console}");
     }
     provider.proot.stop(&sandbox.id).await.unwrap();
 }
@@ -82,7 +82,7 @@ async fn above_the_disk_limit_commands_are_ended_until_files_are_deleted() {
     assert_eq!(ran.exit.code, 137, "{ran:?}");
     let guest = sandbox.guest().await;
     let console = guest.console(50).await.unwrap().join("\n");
-    assert!(console.contains("may take 8"), "{console}");
+    assert!(console.contains("more than its limit of 8"), "{console}");
     // Files can still be deleted from outside, and then commands run again.
     for file in guest.list("/workspace").await.unwrap() {
         guest.delete(&file.path, false).await.unwrap();

@@ -74,14 +74,14 @@ fn each_kind_of_credential_is_accepted() {
 
 #[test]
 fn a_worker_with_a_token_of_its_own_may_not_use_the_shared_one() {
-    refuses(&workers(), "w1", &[(&WORKER_ID, "w1"), (&WORKER_TOKEN, "shared")], "may not use the shared one");
+    refuses(&workers(), "w1", &[(&WORKER_ID, "w1"), (&WORKER_TOKEN, "shared")], "cannot use the shared one");
 }
 
 #[test]
 fn a_token_of_another_worker_is_refused() {
     let workers = workers();
-    refuses(&workers, "w2", &[(&WORKER_ID, "w2"), (&WORKER_TOKEN, "own-of-w1")], "not a token of this service");
-    refuses(&workers, "w2", &[(&WORKER_ID, "w2"), (&WORKER_TOKEN, &signed("w1", "j"))], "another worker's");
+    refuses(&workers, "w2", &[(&WORKER_ID, "w2"), (&WORKER_TOKEN, "own-of-w1")], "that this server accepts");
+    refuses(&workers, "w2", &[(&WORKER_ID, "w2"), (&WORKER_TOKEN, &signed("w1", "j"))], "belongs to another worker");
     refuses(&workers, "w1", &[(&WORKER_ID, "w1"), (&WORKER_TOKEN, &signed("w1", "gone"))], "revoked");
 }
 
@@ -89,11 +89,11 @@ fn a_token_of_another_worker_is_refused() {
 fn the_header_must_name_the_worker_of_the_path() {
     let workers = workers();
     for id in ["w1", "W2", "w2 x", "w"] {
-        refuses(&workers, "w2", &[(&WORKER_ID, id), (&WORKER_TOKEN, "shared")], "not the worker that the path names");
+        refuses(&workers, "w2", &[(&WORKER_ID, id), (&WORKER_TOKEN, "shared")], "not the worker named in the path");
     }
     refuses(&workers, "w2", &[(&WORKER_TOKEN, "shared")], "send `X-Worker-ID`");
     refuses(&workers, "w2", &[(&WORKER_ID, "w2")], "`X-Worker-Token`");
-    refuses(&workers, "w2", &[], "asks for a worker's credential");
+    refuses(&workers, "w2", &[], "requires a worker's credentials");
     refuses(&workers, "w2", &[(&WORKER_ID, ""), (&WORKER_TOKEN, "shared")], "`X-Worker-ID` is empty");
     refuses(&workers, "w2", &[(&WORKER_ID, "w2"), (&WORKER_TOKEN, "")], "`X-Worker-Token` is empty");
     refuses(&workers, "w2", &[(&WORKER_ID, "w2"), (&WORKER_ID, "w2"), (&WORKER_TOKEN, "shared")], "given twice");
@@ -116,7 +116,7 @@ fn without_any_credential_configured_nobody_gets_in() {
     let token = signed("w2", "j");
     refuses(&unsigned, "w2", &[(&WORKER_ID, "w2"), (&WORKER_TOKEN, &token)], "`auth.worker_signing_key` is not set");
     let own_only = Workers { shared: None, signing: Vec::new(), ..workers() };
-    refuses(&own_only, "w2", &[(&WORKER_ID, "w2"), (&WORKER_TOKEN, "own-of-w1")], "this worker has no token here");
+    refuses(&own_only, "w2", &[(&WORKER_ID, "w2"), (&WORKER_TOKEN, "own-of-w1")], "no token is configured");
 }
 
 #[test]

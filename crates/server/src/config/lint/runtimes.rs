@@ -26,16 +26,16 @@ pub(super) fn proot(config: &Config, report: &mut Report) {
     const KEY: &str = "providers.proot.enabled";
     match config.providers.proot.enabled {
         Enabled::True if !config.auth.enabled => {
-            let message = "is true, and no key is asked for: code in its boxes reaches this API and every other box";
-            report.fail(KEY, message, "set it to false, or auth.enabled to true");
+            let message = "is true, and no key is required: code in its boxes can reach this API and every other box";
+            report.fail(KEY, message, "set it to false, or set auth.enabled to true");
         }
         Enabled::True => {
             let message = "is true: its boxes are processes of the server's own user, on the host's network";
             report.fail(KEY, message, "set it to false, and use native or docker");
         }
-        Enabled::Auto if !config.auth.enabled => report.pass(KEY, "is auto: not offered while no key is asked for"),
+        Enabled::Auto if !config.auth.enabled => report.pass(KEY, "is auto: not offered while no key is required"),
         Enabled::Auto => {
-            let message = "is auto: where there is a proot program, boxes that isolate little are offered";
+            let message = "is auto: if a proot program is installed, boxes that isolate little are offered";
             report.warn(KEY, message, "set it to false");
         }
         Enabled::False => report.pass(KEY, "is false"),
@@ -53,10 +53,10 @@ pub(super) fn docker(config: &Config, report: &mut Report) {
     let key = "providers.docker.added_caps";
     let dangerous: Vec<_> = docker.added_caps.iter().filter(|cap| DANGEROUS.contains(&cap.as_str())).cloned().collect();
     if dangerous.is_empty() {
-        report.pass(key, "has none with which a box gets at the host");
+        report.pass(key, "has no capability that gives a box access to the host");
     } else {
-        let message = format!("has {}: a box gets at the host with it", dangerous.join(", "));
-        report.fail(key, message, "take it out");
+        let message = format!("contains {}, which gives a box access to the host", dangerous.join(", "));
+        report.fail(key, message, "remove it");
     }
 }
 
@@ -68,7 +68,7 @@ fn engine(docker: &Docker, report: &mut Report) {
     let in_the_clear = in_the_clear.is_some_and(|it| is_in_the_clear(&format!("http://{it}")));
     let tls = &docker.tls;
     if in_the_clear && tls.ca_file.is_none() {
-        let message = "is tcp:// without TLS: an attacker on the way gets root on the Engine's host";
+        let message = "is tcp:// without TLS: an attacker on the network gets root on the Engine's host";
         report.fail(KEY, message, "set providers.docker.tls.ca_file, cert_file and key_file");
     } else {
         report.pass(KEY, "does not cross the network in the clear");
@@ -81,8 +81,8 @@ fn network(docker: &Docker, report: &mut Report) {
     if mode == "none" {
         report.pass(KEY, "is none");
     } else {
-        let message = format!("is {mode}: boxes reach everything that the Engine's host reaches");
-        report.warn(KEY, message, "set it to none, or keep what they may reach behind a firewall");
+        let message = format!("is {mode}: boxes can reach everything that the Engine's host can reach");
+        report.warn(KEY, message, "set it to none, or restrict what they can reach with a firewall");
     }
 }
 

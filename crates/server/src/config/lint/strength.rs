@@ -52,7 +52,7 @@ pub(super) fn weakness(key: &str) -> Option<&'static str> {
         begins || parts.any(|part| part.trim_end_matches(|c: char| c.is_ascii_digit()) == *word)
     };
     if WORDS.iter().any(|word| letters.contains(word)) || SHORT_WORDS.iter().any(stands_alone) {
-        Some("holds a word that placeholders have, such as changeme, example, secret or test")
+        Some("contains a placeholder, such as changeme, example, secret or test")
     } else if key.len() < BYTES_MIN {
         Some("is shorter than 32 bytes")
     } else if repeats(key.as_bytes()) {

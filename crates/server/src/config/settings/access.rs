@@ -12,31 +12,31 @@ use super::limits::Overflow;
 section! {
     /// Keys and tokens of callers and workers.
     pub struct Auth {
-        /// True to ask for `auth.api_key` on every route but `/live`, `/health`, `/ready` and
+        /// True to require `auth.api_key` on every route except `/live`, `/health`, `/ready` and
         /// `/worker/*`.
         pub enabled: bool = "false",
-        /// Key that opens the API: `X-API-Key`, or `Authorization: Bearer`.
+        /// Key for the API, sent as `X-API-Key` or `Authorization: Bearer`.
         pub api_key: Option<Secret> as SecretOrFile,
-        /// Key that opens `/admin/*`, and everything else. Asked for there whenever it is set.
+        /// Key for `/admin/*` and every other route. If it is set, `/admin/*` requires it.
         pub admin_api_key: Option<Secret> as SecretOrFile,
-        /// True if `auth.api_key` opens `/admin/*` while there is no admin key.
+        /// True to accept `auth.api_key` for `/admin/*` while no admin key is set.
         pub admin_fallback_enabled: bool = "true",
-        /// Groups of routes that only the admin key opens: `quotas`, `templates`, `providers`,
+        /// Groups of routes that require the admin key: `quotas`, `templates`, `providers`,
         /// `workers`, `diagnostics`, `metrics`, `events`.
         pub admin_only: Vec<RouteGroup> = "",
-        /// Time for which entries of the audit history are kept.
+        /// Time for which audit entries are kept.
         pub admin_audit_retention: Duration = "2160h",
-        /// The most entries of the audit history that are kept.
+        /// Maximum number of audit entries that are kept.
         pub admin_audit_max_entries: u64 = "100000" as Number(1..=COUNT_MAX),
-        /// Token of every worker that has none of its own.
+        /// Token of every worker without an entry in `auth.worker_tokens`.
         pub worker_token: Option<Secret> as SecretOrFile,
         /// Token of one worker, by its id. That worker may not use `auth.worker_token`.
         pub worker_tokens: BTreeMap<String, Secret> as Entries(BY_WORKER, SECRET),
-        /// Key that short-lived worker tokens are signed with; `tidebox worker token` makes one.
+        /// Key that signs short-lived worker tokens, which `tidebox worker token` makes.
         pub worker_signing_key: Option<Secret> as SecretOrFile,
-        /// Earlier signing keys that are still accepted, while keys are changed.
+        /// Earlier signing keys that are still accepted, for key rotation.
         pub worker_signing_keys: Vec<Secret> = "",
-        /// Signed tokens that are refused, by their `jti`.
+        /// Revoked signed tokens, by their `jti`.
         pub worker_revoked_token_ids: Vec<String> = "" as List(TOKEN_ID),
     }
 }
@@ -63,20 +63,20 @@ words! {
 }
 
 section! {
-    /// Rate limit of each caller.
+    /// Rate limit per caller.
     pub struct RateLimit {
         /// True to limit the requests of one caller.
         pub enabled: bool = "false",
-        /// Requests a minute that one caller may make in the long run.
+        /// Sustained number of requests per minute of one caller.
         pub requests_per_minute: u32 = "120" as Number(1..=1_000_000),
-        /// Requests that one caller may make at once.
+        /// Number of requests that one caller may make at once.
         pub burst: u32 = "60" as Number(1..=1_000_000),
-        /// Identity by which requests count as those of one caller: `owner` (`X-User-ID`, else the
-        /// key, else the address), `api_key` (the key, else the address) or `ip` (the address).
+        /// Identity that tells callers apart: `owner` (`X-User-ID`, else the key, else the
+        /// address), `api_key` (the key, else the address) or `ip` (the address).
         pub key_by: RateKey = "owner",
         /// Time without requests after which a caller is forgotten.
         pub bucket_ttl: Duration = "15m",
-        /// Interval at which such callers are looked for.
+        /// Interval at which idle callers are removed.
         pub cleanup_interval: Duration = "1m",
     }
 }
@@ -98,11 +98,11 @@ section! {
     pub struct Pool {
         /// True to put the sandboxes of several users into one box; `X-User-ID` is then required.
         pub enabled: bool = "false",
-        /// The most such boxes.
+        /// Maximum number of such boxes.
         pub max_vms: u32 = "10" as Number(1..=100_000),
-        /// The most users in such a box.
+        /// Maximum number of users in such a box.
         pub max_users_per_vm: u32 = "5" as Number(1..=1000),
-        /// Treatment of a spawn that finds every such box full: `reject` or `queue`.
+        /// What happens to a spawn when every such box is full: `reject` or `queue`.
         pub overflow: Overflow = "reject",
     }
 }

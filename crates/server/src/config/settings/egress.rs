@@ -12,65 +12,65 @@ use super::super::read::{COUNT_MAX, LATER_FILE, List, Number, Optional, PRIVATE_
 use super::super::text::{ADDRESS, BY_HOST, BY_LIST, BY_OWNER, EGRESS_ENTRY, EGRESS_TARGET, NOTE};
 
 section! {
-    /// Connections out of sandboxes: what no sandbox may exceed, the default, and the limits.
+    /// Connections out of sandboxes: the maximum, the default and the limits.
     pub struct Egress {
-        /// Connections that sandboxes may make at most: `none`, `allow-list` or `open`. A policy of
-        /// an owner, a template or a sandbox can only narrow it.
+        /// Widest access of any sandbox: `none`, `allow-list` or `open`. Policies of owners,
+        /// templates and sandboxes can only narrow it.
         pub mode: Mode = "open",
         /// Targets of the mode `allow-list`: `pypi.org:443`, `*.example.net`, `10.0.0.0/8:5432`, or
         /// `@name` for a list.
         pub allow: Vec<EgressEntry> = "" as List(EGRESS_ENTRY),
-        /// Targets that no sandbox reaches, whatever else allows them.
+        /// Targets that no sandbox may reach, even if other settings allow them.
         pub deny: Vec<EgressEntry> = "" as List(EGRESS_ENTRY),
         pub default: DefaultEgress as Nested,
-        /// Addresses that are not of the public internet (loopback, private, link-local, the host's
-        /// own) and that policies may reach nevertheless, such as `10.1.2.0/24:5432`. The server's
-        /// own port has to be named with the address.
+        /// Addresses outside the public internet (loopback, private, link-local, the host's own)
+        /// that policies may allow, such as `10.1.2.0/24:5432`. The server's own port must be
+        /// listed with the address.
         pub internal: Vec<Target> = "" as List(EGRESS_TARGET),
-        /// Addresses of host names that are not looked up, such as `registry.internal: [10.1.2.3]`.
+        /// Fixed addresses of host names, used instead of DNS, such as
+        /// `registry.internal: [10.1.2.3]`.
         pub hosts: BTreeMap<String, Vec<IpAddr>> as Entries(BY_HOST, List(ADDRESS)),
         /// Lists of targets that a policy names as `@name`.
         pub lists: BTreeMap<String, EgressList> as Sections(BY_LIST),
         /// Policies of owners, by owner id.
         pub owners: BTreeMap<String, OwnerEgress> as Sections(BY_OWNER),
-        /// The most connections of one sandbox at once.
+        /// Maximum number of connections of one sandbox at once.
         pub max_connections: u32 = "128" as Number(1..=1000),
-        /// New connections a second of one sandbox in the long run; as many again at once.
+        /// Sustained number of new connections per second of one sandbox, which is also the burst.
         pub max_connections_per_second: u32 = "50" as Number(1..=100_000),
-        /// Bytes a second of one sandbox, both directions together; 0 for no limit.
+        /// Bytes per second of one sandbox, both directions together; 0 for no limit.
         pub max_bytes_per_second: u64 = "0" as Number(0..=COUNT_MAX),
-        /// Mebibytes that one sandbox may exchange in all, both directions together; 0 for no limit.
+        /// Mebibytes that one sandbox may exchange in total, both directions together; 0 for no limit.
         pub max_mb: u64 = "0" as Number(0..=COUNT_MAX),
-        /// Mebibytes of the server's memory for bytes of all connections that wait for a box or a
-        /// host.
+        /// Mebibytes of server memory for data on all connections that waits for a box or a host.
         pub max_memory_mb: u64 = "64" as Number(4..=COUNT_MAX),
-        /// Time without a byte after which a connection is closed.
+        /// Time without traffic after which a connection is closed.
         pub idle_timeout: Duration = "15m",
-        /// Time within which a name has to be looked up and a host has to answer.
+        /// Timeout for resolving a name and connecting to the host.
         pub connect_timeout: Duration = "10s",
     }
 }
 
 section! {
-    /// Secrets that are sent to hosts in the place of sandboxes.
+    /// Secrets that the server sends to hosts for sandboxes.
     pub struct Secrets {
-        /// File with the 32 random bytes that secrets are sealed with in the database. Unset:
-        /// `<data_dir>/secrets.key`, made at the first start. Without it no stored secret can be
-        /// opened; a copy of the data folder without it holds none.
+        /// File with the 32 random bytes that seal the secrets in the database. Unset:
+        /// `<data_dir>/secrets.key`, created at the first start. Stored secrets cannot be opened
+        /// without this file, so a copy of the data folder without it reveals none.
         pub key_file: Option<PathBuf> as Optional(PRIVATE_FILE),
-        /// PEM authorities of the hosts that secrets are sent to, besides those of the system.
+        /// PEM authorities to trust for hosts that get secrets, in addition to the system's.
         pub ca_file: Option<PathBuf> as Optional(LATER_FILE),
     }
 }
 
 section! {
-    /// Policy of a sandbox whose spawn and template name none.
+    /// Policy of a sandbox whose spawn and template set none.
     pub struct DefaultEgress {
         /// Connections that such a sandbox may make: `none`, `allow-list` or `open`.
         pub mode: Mode = "none",
         /// Targets of the mode `allow-list`.
         pub allow: Vec<EgressEntry> = "" as List(EGRESS_ENTRY),
-        /// Targets that such a sandbox does not reach.
+        /// Targets that such a sandbox may not reach.
         pub deny: Vec<EgressEntry> = "" as List(EGRESS_ENTRY),
     }
 }
@@ -86,13 +86,13 @@ section! {
 }
 
 section! {
-    /// Policy that no sandbox of this owner exceeds.
+    /// Policy that limits all sandboxes of this owner.
     pub struct OwnerEgress {
-        /// Connections that its sandboxes may make at most: `none`, `allow-list` or `open`.
+        /// Widest access of the owner's sandboxes: `none`, `allow-list` or `open`.
         pub mode: Mode = "open",
         /// Targets of the mode `allow-list`.
         pub allow: Vec<EgressEntry> = "" as List(EGRESS_ENTRY),
-        /// Targets that its sandboxes do not reach.
+        /// Targets that its sandboxes may not reach.
         pub deny: Vec<EgressEntry> = "" as List(EGRESS_ENTRY),
     }
 }

@@ -36,48 +36,49 @@ const SNAPSHOTS: RangeInclusive<u64> = 1..=10_000;
 const REQUEST_MEMORY_MB: RangeInclusive<u64> = 16..=1_048_576;
 
 section! {
-    /// Values for requests that state none, and the most that a request may ask for.
+    /// Default values of requests, and the maximum that a request may ask for.
     pub struct Defaults {
-        /// Image of a spawn that names none. Unset: the provider's own (native: `host`).
+        /// Default image of a spawn. Unset: the provider's own (native: `host`).
         pub image: Option<String> as Optional(IMAGE),
-        /// Lifetime of a sandbox whose spawn names none; at most `defaults.max_ttl`.
+        /// Default lifetime of a sandbox; at most `defaults.max_ttl`.
         pub ttl: Duration = "30m",
-        /// Memory limit in MiB of a spawn that names none.
+        /// Default memory limit of a spawn in MiB.
         pub memory_mb: u32 = "512" as Number(MEMORY_MB),
-        /// Virtual CPUs of a spawn that names none.
+        /// Default number of virtual CPUs of a spawn.
         pub vcpus: u32 = "1" as Number(VCPUS),
-        /// The most processes and threads in a sandbox whose spawn names none.
+        /// Default maximum number of processes and threads in a sandbox.
         pub pids: u32 = "256" as Number(PIDS),
-        /// The longest lifetime that a spawn or an extension may ask for.
+        /// Maximum lifetime that a spawn or an extension may ask for.
         pub max_ttl: Duration = "24h",
-        /// The most memory in MiB of one sandbox; `auto` is three quarters of the machine's, or of
-        /// what the server's container may have.
+        /// Maximum memory of one sandbox in MiB; `auto` is three quarters of the memory of the
+        /// machine or of the server's container.
         pub max_memory_mb: Option<u32> = "auto" as Auto(MEMORY_MB),
-        /// The most virtual CPUs of one sandbox; `auto` is as many as the server may run on.
+        /// Maximum number of virtual CPUs of one sandbox; `auto` is as many as the server may run
+        /// on.
         pub max_vcpus: Option<u32> = "auto" as Auto(VCPUS),
-        /// The largest `disk_mb` in MiB; `auto` is half of the disk that `data_dir` is on. A
-        /// number is also the bound of a sandbox that names none.
+        /// Maximum `disk_mb` in MiB; `auto` is half of the disk that `data_dir` is on. A number is
+        /// also the limit of a sandbox without `disk_mb`.
         pub max_disk_mb: Option<u32> = "auto" as Auto(1..=Resources::DISK_MB.1),
-        /// The most processes and threads that a spawn may ask for; at least `defaults.pids`. Each takes a
-        /// number of the host, of which the kernel has `kernel.pid_max`.
+        /// Maximum number of processes and threads that a spawn may ask for; at least `defaults.pids`. Each
+        /// uses one of the host's process ids, which `kernel.pid_max` limits.
         pub max_pids: u32 = "4096" as Number(PIDS),
-        /// Deadline of a command that names none; at most `defaults.max_exec_timeout`.
+        /// Default deadline of a command; at most `defaults.max_exec_timeout`.
         pub default_exec_timeout: Duration = "60s",
-        /// The longest deadline that a command may ask for.
+        /// Maximum deadline that a command may ask for.
         pub max_exec_timeout: Duration = "10m",
-        /// The most sandboxes at once; 0 means no limit.
+        /// Maximum number of sandboxes at once; 0 means no limit.
         pub max_sandboxes: u64 = "0" as Number(0..=COUNT_MAX),
-        /// The most sandboxes of one owner at once; 0 means no limit. A sandbox without an owner is
-        /// under no such cap.
+        /// Maximum number of sandboxes of one owner at once; 0 means no limit. It does not apply to
+        /// sandboxes without an owner.
         pub max_sandboxes_per_owner: u64 = "0" as Number(0..=COUNT_MAX),
-        /// Treatment of a spawn that finds no room: `reject` or `queue`.
+        /// What happens to a spawn when there is no room: `reject` or `queue`.
         pub spawn_overflow: Overflow = "reject",
-        /// The longest time that a spawn may wait for room.
+        /// Maximum time that a spawn may wait for room.
         pub spawn_queue_timeout: Duration = "30s",
-        /// The most spawns that may wait for room at once.
+        /// Maximum number of spawns that may wait for room at once.
         pub max_spawn_queue: usize = "100" as Number(1..=100_000),
-        /// The most of them that may be one owner's; `auto` is as many as it leaves free for
-        /// others.
+        /// Maximum number of waiting spawns of one owner; `auto` is as many as stay free for other
+        /// owners.
         pub max_spawn_queue_per_owner: Option<usize> = "auto" as Auto(1..=100_000),
     }
 }
@@ -95,26 +96,25 @@ words! {
 section! {
     /// Bounds on sizes, disk space, memory and rows.
     pub struct Limits {
-        /// The most bytes of each output stream in a buffered result; what is above is cut off.
-        /// Bytes, or a number with `KiB`, `MiB` or `GiB`; at most `1GiB`.
+        /// Maximum size of each output stream in a buffered result; the rest is cut off. Bytes, or
+        /// a number with `KiB`, `MiB` or `GiB`; at most `1GiB`.
         pub max_output_bytes: usize = "8MiB" as size(OUTPUT_BYTES_MAX),
-        /// The largest file that may be written. Bytes, or a number with `KiB`, `MiB`, `GiB` or
+        /// Maximum size of a file that is written. Bytes, or a number with `KiB`, `MiB`, `GiB` or
         /// `TiB`; at most `16TiB`.
         pub max_file_bytes: u64 = "1GiB" as size(FILE_BYTES_MAX),
-        /// Free space in MiB that sandboxes must leave, so that the server can always write: on
-        /// the disk of the data folder and on every other that boxes lie on. Images leave twice as
-        /// much.
+        /// Free space in MiB that sandboxes must leave so that the server can always write, on the
+        /// disk of the data folder and on every other disk with boxes. Images leave twice as much.
         pub reserve_disk_mb: u64 = "1024" as Number(0..=COUNT_MAX),
-        /// Free inodes that sandboxes must leave there, so that the server can always make files;
-        /// images leave twice as many. Without effect on file systems that do not count them
-        /// (btrfs).
+        /// Free inodes that sandboxes must leave on these disks so that the server can always
+        /// create files; images leave twice as many. No effect on file systems that do not count
+        /// inodes (btrfs).
         pub reserve_inodes: u64 = "10000" as Number(0..=COUNT_MAX),
-        /// Memory in MiB that all requests together may hold in the server: bodies, collected
-        /// output, what waits for slow readers. Beyond it, requests are refused with 503.
+        /// Memory in MiB that all requests together may use in the server: bodies, collected
+        /// output, data for slow readers. Beyond it, requests are refused with 503.
         pub request_memory_mb: u64 = "256" as Number(REQUEST_MEMORY_MB),
-        /// The most templates at once; one more is 429.
+        /// Maximum number of templates; one more gets 429.
         pub max_templates: u64 = "1000" as Number(ROWS),
-        /// Maximum number of owners with a quota; one more is 429.
+        /// Maximum number of owners with a quota; one more gets 429.
         pub max_quotas: u64 = "10000" as Number(ROWS),
     }
 }
@@ -122,11 +122,12 @@ section! {
 section! {
     /// Bounds on the snapshots of sandboxes.
     pub struct Snapshots {
-        /// The most snapshots at once; one more is 429.
+        /// Maximum number of snapshots; one more gets 429.
         pub max: u64 = "100" as Number(SNAPSHOTS),
-        /// The most snapshots of sandboxes of one owner; one more is 429. 0 is no limit.
+        /// Maximum number of snapshots of one owner's sandboxes; one more gets 429. 0 means no
+        /// limit.
         pub max_per_owner: u64 = "0" as Number(0..=COUNT_MAX),
-        /// The most MiB that all of them may take; 0 means no limit.
+        /// Maximum size of all snapshots in MiB; 0 means no limit.
         pub max_mb: u64 = "10240" as Number(0..=COUNT_MAX),
     }
 }
@@ -134,16 +135,18 @@ section! {
 section! {
     /// Retention of the rows of ended sandboxes.
     pub struct Retention {
-        /// Time for which a destroyed or failed sandbox is remembered: a second DELETE is a
-        /// success that long.
+        /// Time for which a destroyed or failed sandbox is remembered; until then, a second DELETE
+        /// succeeds.
         pub destroyed: Duration = "24h" as ANY_SPAN,
-        /// The most destroyed sandboxes that are remembered; the oldest go first.
+        /// Maximum number of destroyed sandboxes that are remembered; the oldest are forgotten
+        /// first.
         pub max_destroyed: u64 = "10000" as Number(ROWS),
-        /// The most destroyed sandboxes of one owner that are remembered.
+        /// Maximum number of destroyed sandboxes of one owner that are remembered.
         pub max_destroyed_per_owner: u64 = "1000" as Number(ROWS),
-        /// The most failed sandboxes that are remembered and listed; the oldest go first.
+        /// Maximum number of failed sandboxes that are remembered and listed; the oldest are
+        /// forgotten first.
         pub max_failed: u64 = "1000" as Number(ROWS),
-        /// The most failed sandboxes of one owner that are remembered and listed.
+        /// Maximum number of failed sandboxes of one owner that are remembered and listed.
         pub max_failed_per_owner: u64 = "100" as Number(ROWS),
     }
 }

@@ -28,8 +28,8 @@ const DRIVE_OPERATIONS: RangeInclusive<u32> = 0..=1_000_000_000;
 section! {
     /// Providers that run the boxes.
     pub struct Providers {
-        /// Provider of a spawn that names none: `auto`, `native`, `docker`, `firecracker`, `proot`,
-        /// `mock` or the name of custom. `auto` is the first healthy of native, docker, proot.
+        /// Default provider of a spawn: `auto`, `native`, `docker`, `firecracker`, `proot`, `mock`
+        /// or the name of custom. `auto` is the first healthy one of native, docker and proot.
         pub default: DefaultProvider = "auto",
         pub native: Native as Nested,
         pub docker: Docker as Nested,
@@ -97,7 +97,7 @@ const ONLY_IF_TRUE: Offer<bool> = Offer(|enabled| Ok(enabled == Enabled::True));
 
 /// Reader of whether a provider is offered that this version does not have.
 const NEVER: Offer<bool> = Offer(|enabled| match enabled {
-    Enabled::True => Err("this version of Tidebox does not have this provider; write false".to_owned()),
+    Enabled::True => Err("this version of Tidebox does not have this provider; set it to false".to_owned()),
     Enabled::Auto | Enabled::False => Ok(false),
 });
 
@@ -132,25 +132,25 @@ impl Configurable for Enabled {
 }
 
 section! {
-    /// Boxes made of the kernel's own namespaces.
+    /// Boxes made from Linux namespaces.
     pub struct Native {
-        /// Condition under which it is offered: `auto`, where the host can do it; `true`, always,
-        /// and shown as unhealthy where the host cannot; `false`, never.
+        /// When the provider is offered: `auto`, if the host supports it; `true`, always, and shown
+        /// as unhealthy if the host does not; `false`, never.
         pub enabled: Enabled = "auto",
-        /// Host user and group ids for boxes, as `first:count`, both at least 65536; a box takes
-        /// 65536 of them. Two servers on one host need different ones. Unset:
+        /// Host user and group ids for boxes, as `first:count`, both at least 65536; each box uses
+        /// 65536 of them. Two servers on one host need different ranges. Unset:
         /// `1073741824:536870912`.
         pub subids: Option<(u32, u32)> as Optional(SUBIDS),
-        /// Control group below which boxes get theirs, from the root of the hierarchy. Unset: the
+        /// Parent control group of the boxes, as a path from the root of the hierarchy. Unset: the
         /// server's own.
         pub cgroup_parent: Option<String> as Optional(CGROUP),
-        /// True to lead every connection out of a box to the proxy of the box, so that programs that
-        /// know of no proxy get out as well, by the same policy. The server has to run as root, with
-        /// `CAP_BPF` and `CAP_NET_ADMIN`; the provider is unhealthy where that cannot be.
+        /// True to send every connection out of a box through its proxy, so that programs without proxy support
+        /// can connect too, under the same policy. The server must run as root with `CAP_BPF` and
+        /// `CAP_NET_ADMIN`; the provider is unhealthy where this is not possible.
         pub transparent_egress: bool = "false",
-        /// True to write files of a box to the disk when a program asks for that (`fsync`, `sync`), as on
-        /// the host. By default such calls do nothing, because a box keeps nothing beyond its end. For
-        /// boxes that are made from then on.
+        /// True to write the files of a box to disk when a program calls `fsync` or `sync`, as on the host. By
+        /// default such calls do nothing, because files do not outlive their box. Applies to boxes that are
+        /// made after the change.
         pub fsync: bool = "false",
     }
 }
@@ -158,22 +158,22 @@ section! {
 section! {
     /// Containers of a Docker Engine, or of another program with its API.
     pub struct Docker {
-        /// Condition under which it is offered: `auto`, where an Engine answers; `true`, always;
-        /// `false`, never.
+        /// When the provider is offered: `auto`, if an Engine answers; `true`, always; `false`,
+        /// never.
         pub enabled: Enabled = "auto",
         /// Address of the Engine: a path, `unix:///path` or `tcp://host:port`. Unset:
-        /// `DOCKER_HOST`, then the usual place.
+        /// `DOCKER_HOST`, then the usual path.
         pub socket: Option<String> as Optional(ENGINE),
         pub tls: DockerTls as Nested,
         /// Runtime of the containers, such as `runc`, `runsc` or `kata`. Unset: the Engine's
         /// default.
         pub runtime: Option<String> as Optional(LABEL),
         /// Network of the boxes: `none` (loopback alone), `bridge`, or the name of a network of the
-        /// Engine; never that of the host or of a container.
+        /// Engine; never the network of the host or of a container.
         pub network_mode: String = "none" as NETWORK_MODE,
-        /// File (JSON) of a seccomp profile in place of the Engine's own.
+        /// JSON file with a seccomp profile to use instead of the Engine's own.
         pub seccomp_profile: Option<PathBuf> as Optional(LATER_FILE),
-        /// True to make the image's files read-only; what may be written is in memory.
+        /// True to make the image's files read-only; writable folders are in memory.
         pub read_only_rootfs: bool = "false",
         /// Maximum number of processes and threads in a box, whatever `pids` a spawn asks for.
         pub pids_limit: Option<u32> as Optional(Number(PIDS)),
@@ -181,12 +181,12 @@ section! {
         pub user: Option<String> as Optional(User),
         /// Capabilities that boxes do not get, such as `NET_RAW`; `ALL` for all of them.
         pub dropped_caps: Vec<String> = "" as List(CAPABILITY_OR_ALL),
-        /// Capabilities that boxes get in addition to the default ones of this provider. Dropped ones
-        /// do not count.
+        /// Capabilities that boxes get in addition to the provider's defaults. Dropped capabilities are not
+        /// added.
         pub added_caps: Vec<String> = "" as List(CAPABILITY),
         /// Folders in memory, such as `/tmp` or `/run:size=64m`.
         pub tmpfs: Vec<String> = "" as List(TMPFS),
-        /// Condition under which a spawn has the Engine ask the registry: `missing`, `never` or
+        /// When the Engine asks the registry for the image of a spawn: `missing`, `never` or
         /// `always`.
         pub pull: PullPolicy = "missing",
     }
@@ -197,7 +197,7 @@ section! {
     pub struct DockerTls {
         /// PEM authority that signed the certificate of an Engine on `tcp://`.
         pub ca_file: Option<PathBuf> as Optional(LATER_FILE),
-        /// PEM certificate that is shown to it; needs `providers.docker.tls.key_file`.
+        /// PEM client certificate for that Engine; needs `providers.docker.tls.key_file`.
         pub cert_file: Option<PathBuf> as Optional(LATER_FILE),
         /// PEM private key of `providers.docker.tls.cert_file`.
         pub key_file: Option<PathBuf> as Optional(LATER_PRIVATE_FILE),
@@ -205,32 +205,31 @@ section! {
 }
 
 section! {
-    /// Virtual machines of Firecracker, each with a kernel of its own.
+    /// Firecracker virtual machines, each with its own kernel.
     pub struct Firecracker {
-        /// Condition under which it is offered: `auto`, where `providers.firecracker.kernel` is set and
-        /// a machine boots; `true`, always, and shown as unhealthy while none boots; `false`, never.
+        /// When the provider is offered: `auto`, if `providers.firecracker.kernel` is set and a machine boots;
+        /// `true`, always, and shown as unhealthy while no machine boots; `false`, never.
         pub enabled: Enabled = "auto",
         /// The `firecracker` program, version 1.16 or later. Unset: the one on the `PATH`.
         pub binary: Option<PathBuf>,
-        /// Kernel of the guests: one that a distribution installed, such as `/boot/vmlinuz-6.1.0-56-amd64`,
-        /// or an uncompressed ELF file.
+        /// Guest kernel: one that a distribution installed, such as `/boot/vmlinuz-6.1.0-56-amd64`, or an
+        /// uncompressed ELF file.
         pub kernel: Option<PathBuf> as Optional(LATER_FILE),
-        /// Folder of the modules of that kernel. Unset: `/lib/modules/` and its release, and none for an
-        /// ELF file.
+        /// Folder with the modules of that kernel. Unset: `/lib/modules/<release>`, or none for an ELF file.
         pub modules: Option<PathBuf>,
         pub jailer: FirecrackerJailer as Nested,
-        /// The longest time in which a guest boots. A processor's own virtualization takes a tenth of a
-        /// second, emulation a minute.
+        /// Maximum time for a guest to boot. Hardware virtualization takes a tenth of a second, emulation a
+        /// minute.
         pub boot_timeout: Duration = "30s",
-        /// MiB that snapshots of images may take on disk. The first machine of an image and a size boots, and
-        /// is kept as the snapshot from which later ones are made. 0: every machine boots.
+        /// Disk space in MiB for snapshots of images. The first machine of an image and size boots and becomes
+        /// the snapshot that later machines are made from. 0: every machine boots.
         pub image_snapshots_mb: u64 = "8192" as Number(0..=COUNT_MAX),
-        /// Host user ids for the machines of a server that runs as root, as `first:count`, both at least
-        /// 65536; a machine takes 65536 of them. Two servers on one host need different ones. Unset:
+        /// Host user ids for the machines of a server that runs as root, as `first:count`, both at least 65536;
+        /// each machine uses 65536 of them. Two servers on one host need different ranges. Unset:
         /// `2147483648:536870912`.
         pub subids: Option<(u32, u32)> as Optional(SUBIDS),
-        /// Control group below which machines get theirs, from the root of the hierarchy. Unset: the
-        /// server's own.
+        /// Parent control group of the machines, as a path from the root of the hierarchy. Unset: the server's
+        /// own.
         pub cgroup_parent: Option<String> as Optional(CGROUP),
         pub drive: FirecrackerDrive as Nested,
     }
@@ -239,9 +238,8 @@ section! {
 section! {
     /// Firecracker's own sandbox around a machine.
     pub struct FirecrackerJailer {
-        /// Condition under which machines run in the jailer, as a user of their own and in a root of
-        /// their own: `auto`, where the server runs as root; `true`, always, which needs root; `false`,
-        /// never.
+        /// When machines run in the jailer, each with its own user and root directory: `auto`, if the server
+        /// runs as root; `true`, always, which needs root; `false`, never.
         pub enabled: Enabled = "auto",
         /// The `jailer` program, of the same release as Firecracker. Unset: the one on the `PATH`.
         pub binary: Option<PathBuf>,
@@ -252,9 +250,9 @@ section! {
     /// Limits on each of the two drives of a machine, enforced by Firecracker.
     #[derive(Copy)]
     pub struct FirecrackerDrive {
-        /// The most mebibytes that are read and written in a second; 0 for no limit.
+        /// Maximum mebibytes read and written per second; 0 for no limit.
         pub mb_per_second: u32 = "0" as Number(DRIVE_MB),
-        /// The most reads and writes in a second; 0 for no limit.
+        /// Maximum number of reads and writes per second; 0 for no limit.
         pub operations_per_second: u32 = "0" as Number(DRIVE_OPERATIONS),
     }
 }
@@ -262,9 +260,9 @@ section! {
 section! {
     /// Boxes made with `ptrace`, without privileges.
     pub struct Proot {
-        /// Condition under which it is offered: `auto`, where there is a `proot` program and
+        /// When the provider is offered: `auto`, if a `proot` program is installed and
         /// `auth.enabled` is true; `true`, always; `false`, never. It isolates little, so code in
-        /// its boxes reaches this API; `true` offers it without a key all the same, and warns.
+        /// its boxes can reach this API; `true` offers it even without a key, and warns.
         pub enabled: Enabled = "auto",
         /// The `proot` program. Unset: the one on the `PATH`.
         pub binary: Option<PathBuf>,
@@ -294,7 +292,7 @@ section! {
 }
 
 section! {
-    /// A provider that this version does not have.
+    /// Provider that this version does not have.
     pub struct Absent {
         /// `false`, or `auto`, which is `false`: this version does not have the provider.
         pub enabled: bool = "false" as NEVER,
@@ -310,13 +308,13 @@ section! {
         pub name: String = "custom" as LABEL,
         /// Base URL of the service, such as `https://boxes.example.com`.
         pub base_url: String as OrEmpty(Optional(URL)),
-        /// Key that its API asks for.
+        /// Key that its API requires.
         pub api_key: Option<Secret> as SecretOrFile,
-        /// PEM file of the authorities that may vouch for it, instead of the system's.
+        /// PEM file of the authorities to trust for it, instead of the system's.
         pub ca_file: Option<PathBuf>,
-        /// Provider that is requested from it. Unset: its default.
+        /// Provider to request from it. Unset: its default.
         pub remote_provider: Option<String> as Optional(LABEL),
-        /// The longest time until one of its answers begins.
+        /// Maximum time until one of its responses begins.
         pub timeout: Duration = "30s",
     }
 }

@@ -12,12 +12,12 @@ use super::super::text::{URL, WORKER_ID};
 section! {
     /// Access to another Tidebox that runs sandboxes for this one.
     pub struct Worker {
-        /// Base URL of the worker of this id, such as `https://w1.example.com:7423`. Every entry
+        /// Base URL of the worker with this id, such as `https://w1.example.com:7423`. Every entry
         /// needs one.
         pub url: String as URL,
-        /// Key that the worker's API asks for.
+        /// Key that the worker's API requires.
         pub api_key: Option<Secret> as SecretOrFile,
-        /// PEM authority that signed the worker's certificate. Unset: the usual ones.
+        /// PEM authority that signed the worker's certificate. Unset: the system's.
         pub ca_file: Option<PathBuf> as Optional(LATER_FILE),
     }
 }
@@ -29,13 +29,13 @@ section! {
         pub control_plane: String as OrEmpty(Optional(URL)),
         /// Id of this worker. Unset: the name of the host.
         pub id: Option<String> as Optional(WORKER_ID),
-        /// Credential that this worker shows to the control plane: its `auth.worker_tokens` entry
+        /// Credential that this worker sends to the control plane: its `auth.worker_tokens` entry
         /// or `auth.worker_token`.
         pub token: Option<Secret>,
-        /// File that holds `worker.token`; one of the two. Read again for every request, so that a
-        /// short-lived signed token can be put there from time to time.
+        /// File that holds `worker.token`; set one of the two. Read again for every request, so
+        /// that a short-lived signed token can be replaced.
         pub token_file: Option<PathBuf> as Optional(SECRET_FILE),
-        /// PEM authority that signed the control plane's certificate. Unset: the usual ones.
+        /// PEM authority that signed the control plane's certificate. Unset: the system's.
         pub ca_file: Option<PathBuf>,
     }
 }
@@ -46,8 +46,7 @@ section! {
     pub struct Leases {
         /// Time that a worker may be out of touch before the lease on a sandbox ends.
         pub ttl: Duration = "2m",
-        /// Time after that until the worker ends the sandbox by itself, and the control plane gives
-        /// it up.
+        /// Further time until the worker ends the sandbox and the control plane gives it up.
         pub grace: Duration = "30s",
         /// Interval at which a worker sends a heartbeat and renews its leases; at most half of
         /// `leases.ttl` and of `leases.stale_after`.

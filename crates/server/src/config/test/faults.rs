@@ -4,13 +4,13 @@ use super::*;
 
 #[test]
 fn an_unknown_key_is_refused_with_the_nearest() {
-    check("server: {prot: 1}", &["server.prot (@): is no key; did you mean `server.port`?"]);
-    check("port: 1", &["port (@): is no key; did you mean `server.port`?"]);
-    check("sevrer: {port: 1}", &["sevrer (@): is no key; did you mean `server`?"]);
-    check("zzzzzzzzzzzzzzzz: 1", &["zzzzzzzzzzzzzzzz (@): is no key"]);
-    check("server.port: 1", &["server.port (@): has a dot in its name; write each part as a section of its own"]);
-    check("<<: {server: {port: 1}}", &["<< (@): is no key"]);
-    check("7: 1", &["7 (@): is no key"]);
+    check("server: {prot: 1}", &["server.prot (@): is not a known key; did you mean `server.port`?"]);
+    check("port: 1", &["port (@): is not a known key; did you mean `server.port`?"]);
+    check("sevrer: {port: 1}", &["sevrer (@): is not a known key; did you mean `server`?"]);
+    check("zzzzzzzzzzzzzzzz: 1", &["zzzzzzzzzzzzzzzz (@): is not a known key"]);
+    check("server.port: 1", &["server.port (@): has a dot in its name; write each part as a separate section"]);
+    check("<<: {server: {port: 1}}", &["<< (@): is not a known key"]);
+    check("7: 1", &["7 (@): is not a known key"]);
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn what_this_version_lacks_is_never_ignored() {
 
 #[test]
 fn a_provider_that_this_version_lacks_may_be_off_and_not_on() {
-    const LINE: &str = "this version of Tidebox does not have this provider; write false";
+    const LINE: &str = "this version of Tidebox does not have this provider; set it to false";
     let enabled = |value: &str| format!("providers: {{e2b: {{enabled: {value}}}}}");
     check(&enabled("false"), &[]);
     check(&enabled("auto"), &[]);
@@ -79,7 +79,7 @@ fn a_wrong_type_is_told_what_would_be_right() {
     check(
         "server: {allowed_hosts: ['a.test:80']}",
         &[
-            "server.allowed_hosts (@): must be a host name without scheme and port, such as boxes.example.com, not `a.test:80`",
+            "server.allowed_hosts (@): must be a host name without a scheme or port, such as boxes.example.com, not `a.test:80`",
         ],
     );
     check("data_dir: boxes", &["data_dir (@): must be an absolute path, not `boxes`"]);
@@ -119,7 +119,7 @@ fn a_bad_word_is_told_the_words() {
     check(
         "providers: {default: proot}",
         &[
-            "providers.default (@): names proot, which `providers.proot.enabled: auto` does not offer while no key is asked for; set `auth.enabled` to true, or `providers.proot.enabled` if you trust the code in its boxes with this server",
+            "providers.default (@): names proot, which `providers.proot.enabled: auto` does not offer while no key is required; set `auth.enabled` to true, or `providers.proot.enabled` if you trust the code in its boxes with this server",
         ],
     );
     check("providers: {default: proot}\nauth: {enabled: true, api_key: k}", &[]);
@@ -140,7 +140,7 @@ fn a_bad_word_is_told_the_words() {
     check(
         "providers: {native: {cgroup_parent: a/../b}}",
         &[
-            "providers.native.cgroup_parent (@): must be the path of a control group without . and .., such as tidebox.slice, not `a/../b`",
+            "providers.native.cgroup_parent (@): must be the path of a control group without . or .., such as tidebox.slice, not `a/../b`",
         ],
     );
 }
@@ -170,8 +170,8 @@ fn values_that_contradict_each_other_are_refused() {
     check(
         "defaults: {max_memory_mb: 511, vcpus: 3, max_vcpus: 2}",
         &[
-            "defaults.memory_mb (built-in default): 512 is above `defaults.max_memory_mb`, which is 511 (@); lower the one or raise the other",
-            "defaults.vcpus (@): 3 is above `defaults.max_vcpus`, which is 2 (@); lower the one or raise the other",
+            "defaults.memory_mb (built-in default): 512 is above `defaults.max_memory_mb`, which is 511 (@); lower one or raise the other",
+            "defaults.vcpus (@): 3 is above `defaults.max_vcpus`, which is 2 (@); lower one or raise the other",
         ],
     );
     check(
@@ -181,13 +181,13 @@ fn values_that_contradict_each_other_are_refused() {
     check(
         "defaults: {max_ttl: 10m}",
         &[
-            "defaults.ttl (built-in default): 30m0s is above `defaults.max_ttl`, which is 10m0s (@); lower the one or raise the other",
+            "defaults.ttl (built-in default): 30m0s is above `defaults.max_ttl`, which is 10m0s (@); lower one or raise the other",
         ],
     );
     check(
         "defaults: {default_exec_timeout: 20m}",
         &[
-            "defaults.default_exec_timeout (@): 20m0s is above `defaults.max_exec_timeout`, which is 10m0s (built-in default); lower the one or raise the other",
+            "defaults.default_exec_timeout (@): 20m0s is above `defaults.max_exec_timeout`, which is 10m0s (built-in default); lower one or raise the other",
         ],
     );
     check(
@@ -209,21 +209,21 @@ fn values_that_contradict_each_other_are_refused() {
     check(
         "providers: {custom: {enabled: true}}",
         &[
-            "providers.custom.enabled (@): needs a service to speak to; set `providers.custom.base_url`, such as https://boxes.example.com",
+            "providers.custom.enabled (@): needs the URL of a service; set `providers.custom.base_url`, for example to https://boxes.example.com",
         ],
     );
     check(
         "providers: {custom: {enabled: true, base_url: 'http://b', name: mock}}",
         &[
-            "providers.custom.name (@): is the name of another provider; choose one beside native, docker, firecracker, proot, mock, e2b",
+            "providers.custom.name (@): is the name of another provider; choose a name other than native, docker, firecracker, proot, mock, e2b",
         ],
     );
 }
 
 #[test]
 fn a_file_that_is_no_configuration_is_refused() {
-    check("[1, 2]", &["@: holds a list; write sections and keys"]);
-    check("just words", &["@: holds a text; write sections and keys"]);
+    check("[1, 2]", &["@: contains a list; write sections and keys"]);
+    check("just words", &["@: contains a string; write sections and keys"]);
     let layers = TestLayers::new().here("server: [\n");
     let faults = layers.faults();
     assert!(faults.len() == 1 && faults[0].starts_with("here/tidebox.yaml: is not YAML: "), "{faults:?}");
@@ -260,13 +260,13 @@ fn a_fault_is_one_line_whatever_it_quotes() {
 fn the_warm_pool_is_not_for_boxes_that_users_share() {
     check(
         "pool: {enabled: true}\nwarm_pool: {a: {count: 2}}\n",
-        &["pool.enabled (@): cannot be true together with `warm_pool`: the boxes of the pool have places for several \
-           users; remove one of the two"],
+        &["pool.enabled (@): cannot be true together with `warm_pool`, because several users share each box of \
+           the pool; remove one of the two"],
     );
     check("warm_pool: {a: {count: 0}}\n", &["warm_pool.a.count (@): must be a whole number from 1 to 10000, not 0"]);
     check(
         "warm_pool: {a b: {count: 1}}\n",
-        &["warm_pool.a b.count (@): has a name that is not made of 1 to 128 letters, digits, `.`, `_` or `-`"],
+        &["warm_pool.a b.count (@): has a name that is not 1 to 128 letters, digits, `.`, `_` or `-`"],
     );
 }
 
@@ -279,7 +279,7 @@ fn a_policy_on_egress_names_lists_that_exist_and_nothing_without_use() {
         ("egress: {deny: ['@a']}", "egress.deny: names `@a`, which is not in `egress.lists`"),
         (
             "egress: {default: {mode: open, allow: [a.example]}}",
-            "egress.default.allow: has no use with the mode `open`",
+            "egress.default.allow: has no effect with the mode `open`",
         ),
         (owner, "egress.owners.alice.allow: names `@b`, which is not in `egress.lists`"),
         ("egress: {allow: ['*.com']}", "egress.allow: must be a target such as pypi.org:443"),

@@ -20,7 +20,7 @@ fn committed(path: &str, write: impl Fn(&str) -> String) -> String {
     if std::env::var_os(UPDATE).is_some() {
         std::fs::write(&file, &expected).unwrap();
     } else {
-        assert_eq!(text, expected, "{path} differs from the declared keys; {UPDATE}=1 writes it anew");
+        assert_eq!(text, expected, "{path} differs from the declared keys; {UPDATE}=1 rewrites it");
     }
     expected
 }
@@ -51,8 +51,8 @@ fn example() -> String {
                     #\n\
                     # Every key of Tidebox with its default. Copy it to\n\
                     # /etc/tidebox/config.yaml for a service, or to ~/.tidebox/config.yaml or\n\
-                    # ./tidebox.yaml, and take the # away before what you change. Of maps there\n\
-                    # is a sample entry, w1. docs/operate/configuration.md describes layers,\n\
+                    # ./tidebox.yaml, and remove the # in front of the keys that you change. Maps\n\
+                    # have a sample entry, w1. docs/operate/configuration.md describes layers,\n\
                     # variables and faults. `tidebox config schema` prints the schema for editors.\n"
         .to_owned();
     let settings = TestLayers::new().load().settings();

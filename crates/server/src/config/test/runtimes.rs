@@ -27,7 +27,7 @@ fn a_registry_is_called_by_its_host_and_port() {
 
 #[test]
 fn a_registry_that_cannot_be_is_refused() {
-    const SAID: &str = "names no registry; write its host, and its port if it has one, such as localhost:5000";
+    const SAID: &str = "does not name a registry; write its host, and its port if it has one, such as localhost:5000";
     for host in ["https://docker.io", "docker.io/library", "a b", "docker.io:", "docker.io:x", "docker.io:65536", ".io"]
     {
         let key = format!("images.registries.{host}.plain_http");
@@ -35,7 +35,7 @@ fn a_registry_that_cannot_be_is_refused() {
     }
     check(
         "images: {registries: {docker.io: {mirror: [a.test]}}}",
-        &["images.registries.docker.io.mirror (@): is no key; did you mean `images.registries.*.mirrors`?"],
+        &["images.registries.docker.io.mirror (@): is not a known key; did you mean `images.registries.*.mirrors`?"],
     );
     check(
         "images: {registries: {docker.io: {mirrors: ['https://a.test']}}}",
@@ -150,7 +150,7 @@ fn a_file_that_is_not_there_is_a_fault_of_its_key() {
         assert!(faults.iter().any(|fault| fault.starts_with(key) && fault.contains("No such file")), "{faults:?}");
     }
     let folder = tempfile::tempdir().unwrap();
-    let fault = format!("names {}, which cannot be read: it is no regular file", folder.path().display());
+    let fault = format!("names {}, which cannot be read: it is not a regular file", folder.path().display());
     check(
         &format!("images: {{docker_config: {}}}", folder.path().display()),
         &[&format!("images.docker_config (@): {fault}")],
@@ -163,14 +163,12 @@ fn settings_of_tls_for_what_speaks_without_are_refused() {
     let path = ca.path().display();
     check(
         &format!("images: {{registries: {{localhost: {{plain_http: true, ca_file: {path}}}}}}}"),
-        &[
-            "images.registries.localhost.ca_file (@): is for TLS, and `plain_http` says to speak without; leave out one of the two",
-        ],
+        &["images.registries.localhost.ca_file (@): is for TLS, but `plain_http` turns TLS off; remove one of the two"],
     );
     check(
         &format!("providers: {{docker: {{socket: /run/docker.sock, tls: {{ca_file: {path}}}}}}}"),
         &[
-            "providers.docker.tls.ca_file (@): is for an Engine at tcp://, and `providers.docker.socket` is a Unix socket",
+            "providers.docker.tls.ca_file (@): is for an Engine at tcp://, but `providers.docker.socket` is a Unix socket",
         ],
     );
 }
@@ -180,5 +178,5 @@ fn no_box_gets_all_capabilities() {
     let config = TestLayers::new().here("providers: {docker: {dropped_caps: [all]}}").load().config;
     assert_eq!(config.providers.docker.dropped_caps, ["ALL"]);
     let faults = TestLayers::new().here("providers: {docker: {added_caps: [ALL]}}").faults();
-    assert!(faults.len() == 1 && faults[0].contains("would leave no wall standing"), "{faults:?}");
+    assert!(faults.len() == 1 && faults[0].contains("would remove all isolation"), "{faults:?}");
 }

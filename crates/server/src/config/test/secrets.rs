@@ -105,17 +105,14 @@ fn a_file_that_cannot_be_read_is_refused() {
 
 #[test]
 fn authentication_without_a_key_is_refused() {
-    check(
-        "auth: {enabled: true}",
-        &["auth.enabled (@): needs a key to ask for; set `auth.api_key` or `auth.api_key_file`"],
-    );
+    check("auth: {enabled: true}", &["auth.enabled (@): needs a key; set `auth.api_key` or `auth.api_key_file`"]);
     // The admin key alone opens everything, but `auth.enabled` needs an API key all the same.
     check(
         "auth: {enabled: true, admin_api_key: a}",
-        &["auth.enabled (@): needs a key to ask for; set `auth.api_key` or `auth.api_key_file`"],
+        &["auth.enabled (@): needs a key; set `auth.api_key` or `auth.api_key_file`"],
     );
     check("auth: {enabled: true, api_key: a}", &[]);
-    check("auth: {enabled: true, api_key: 5}", &["auth.api_key (@): must be a text; put it in quotes"]);
+    check("auth: {enabled: true, api_key: 5}", &["auth.api_key (@): must be a string in quotes"]);
     assert_eq!(layers("").naming("auth.api_key_file").env("TIDEBOX_AUTH_ENABLED", "true").faults().len(), 1);
     assert_eq!(
         layers("k").naming("auth.api_key_file").env("TIDEBOX_AUTH_ENABLED", "true").load().config.auth.api_key,
@@ -128,7 +125,7 @@ fn groups_for_the_admin_alone_need_an_admin_key() {
     check(
         "auth: {admin_only: [quotas]}",
         &[
-            "auth.admin_only (@): closes routes to all but the admin key; set `auth.admin_api_key` or `auth.admin_api_key_file`",
+            "auth.admin_only (@): restricts routes to the admin key; set `auth.admin_api_key` or `auth.admin_api_key_file`",
         ],
     );
     check("auth: {admin_only: [quotas, metrics], admin_api_key: a}", &[]);

@@ -17,7 +17,7 @@ impl Control {
     pub async fn listen(&self, id: &str, port: u16) -> Result<Listener> {
         if !self.policy.allows_reverse {
             return Err(Error::NotSupported(
-                "this server lets no program of a sandbox connect to its callers (`ports.reverse`)".to_owned(),
+                "this server does not let programs in a sandbox connect to its callers (`ports.reverse`)".to_owned(),
             ));
         }
         let using = self.pauses.in_use.begin(id, Operation::Listen);
@@ -35,8 +35,8 @@ impl Control {
         let sandbox = self.usable(id).await?;
         let waiting = self.announced.take(number, &sandbox.id, port).ok_or_else(|| {
             Error::NoFile(format!(
-                "no connection {number} to port {port} waits: it was taken before, was not taken in time, or the port is \
-                 no longer listened on"
+                "connection {number} to port {port} is not waiting: it was already taken, was not taken in time, or \
+                 the listener has closed"
             ))
         })?;
         let Waiting { connection, ended, .. } = waiting;

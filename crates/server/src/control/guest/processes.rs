@@ -83,7 +83,7 @@ async fn find(guest: &Arc<dyn Guest>, process: &ProcessRef) -> providers::Result
     };
     let found = guest.processes().await?.into_iter().find(is_meant);
     found.ok_or_else(|| {
-        let fault = "those that have ended are not kept for ever; list what there is with GET …/processes";
+        let fault = "ended processes are not kept forever; list the known ones with GET …/processes";
         providers::Error::NotFound(format!("there is no process `{process}` in this sandbox; {fault}"))
     })
 }

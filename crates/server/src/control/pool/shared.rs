@@ -47,7 +47,8 @@ impl SharedBoxes {
             let missing = self.inner.facts().missing.join(" ");
             let name = self.inner.name();
             Error::NotSupported(format!(
-                "the provider `{name}` cannot keep several users apart in one box, as `pool.enabled` asks for. {missing}"
+                "the provider `{name}` cannot keep several users apart in one box, as `pool.enabled` requires. \
+                 {missing}"
             ))
         })
     }
@@ -78,7 +79,7 @@ impl SharedBoxes {
     /// Removes a slot, and its box if it was the last slot.
     async fn remove(&self, host: &PoolHost, id: &SandboxId) -> Result<()> {
         self.holder()?.remove(&host.id, id).await?;
-        let closed = self.store.leave(id).await.map_err(|error| failed("give a place back", error))?;
+        let closed = self.store.leave(id).await.map_err(|error| failed("release a place", error))?;
         let Some(closed) = closed else {
             follow(self.store.as_ref(), self.inner.as_ref(), &host.id, self.clock.now(), None).await;
             return Ok(());
@@ -105,13 +106,14 @@ pub(super) async fn follow(
     at_least: Option<Timestamp>,
 ) {
     let published = async {
-        let stored = store.host_expires_at(host).await.map_err(|error| failed("set the end of a shared box", error))?;
+        let stored =
+            store.host_expires_at(host).await.map_err(|error| failed("read a shared box's deadline", error))?;
         let Some(last) = stored.max(at_least) else { return Ok(()) };
         let left = clock::between(now, last);
         provider.guest(host).await?.set_deadline(left + ORPHAN_GRACE).await
     };
     if let Err(error) = published.await {
-        tracing::debug!(%host, error = %Chain(&error), "cannot tell a shared box its end");
+        tracing::debug!(%host, error = %Chain(&error), "cannot set the deadline of a shared box");
     }
 }
 
@@ -204,7 +206,7 @@ impl Provider for SharedBoxes {
             }
             Err(error) => {
                 if let Err(left) = self.remove(&host, id).await {
-                    tracing::warn!(%id, error = %Chain(&left), "cannot give a place back yet");
+                    tracing::warn!(%id, error = %Chain(&left), "cannot release a place yet");
                 }
                 Err(error)
             }

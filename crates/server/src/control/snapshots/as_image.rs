@@ -62,7 +62,7 @@ impl Control {
         let settings = settings.map_err(|error| {
             if let providers::Error::NotSupported(why) = error {
                 return Error::NotSupported(format!(
-                    "only `{}` makes sandboxes of the snapshot `{}`: {why}; leave out `provider`",
+                    "only `{}` makes sandboxes from the snapshot `{}`: {why}; leave out `provider`",
                     snapshot.provider, snapshot.id
                 ));
             }
@@ -72,7 +72,7 @@ impl Control {
         let _in_progress = self.spawns.begin(&id);
         let packed = tokio::time::timeout(SNAPSHOT_WAIT, pack(provider.as_ref(), &id, snapshot, settings, store)).await;
         if let Err(error) = within(REMOVAL_WAIT, provider.stop(&id)).await {
-            tracing::warn!(%id, error = %Chain(&error), "the box of which an image was made is removed later");
+            tracing::warn!(%id, error = %Chain(&error), "cannot remove the box of a new image yet");
         }
         let digest = packed.unwrap_or_else(|_| {
             let snapshot = snapshot.id.clone();

@@ -96,8 +96,8 @@ pub(in crate::control) fn check_takes_images(provider: &dyn Provider, snapshot: 
         return Ok(());
     }
     Err(Error::NotSupported(format!(
-        "the provider `{}` makes no sandboxes of images of this server, which is how it would get the files of the \
-         snapshot `{}`; name `{}`, or a provider whose images are in GET /api/v1/images",
+        "the provider `{}` cannot use the images of this server, which it needs to get the files of the snapshot `{}`; \
+         name `{}`, or a provider whose images are in GET /api/v1/images",
         provider.name(),
         snapshot.id,
         snapshot.provider

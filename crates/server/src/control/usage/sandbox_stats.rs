@@ -116,7 +116,7 @@ impl Control {
         let runtime = match self.runtime_of(&one).await {
             Ok(runtime) => runtime,
             Err(error) => {
-                tracing::debug!(provider = one.provider, worker = one.worker, error = %Chain(&error), "cannot look at sandboxes");
+                tracing::debug!(provider = one.provider, worker = one.worker, error = %Chain(&error), "cannot reach sandboxes");
                 return Vec::new();
             }
         };
@@ -131,7 +131,7 @@ impl Control {
                     tracing::debug!(provider = one.provider, worker = one.worker, error = %Chain(&error), "cannot measure sandboxes");
                 }
                 Err(_) => {
-                    tracing::debug!(provider = one.provider, worker = one.worker, "sandboxes are not measured in time")
+                    tracing::debug!(provider = one.provider, worker = one.worker, "sandboxes were not measured in time")
                 }
             }
         }

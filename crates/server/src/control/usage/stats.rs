@@ -93,7 +93,7 @@ impl Control {
             Ok(Ok(stored)) => Some(stored),
             Ok(Err(error)) => {
                 let error: Error = error;
-                tracing::warn!(error = %Chain(&error), "cannot read the figures of the store");
+                tracing::warn!(error = %Chain(&error), "cannot read the statistics of the store");
                 None
             }
             Err(_) => None,

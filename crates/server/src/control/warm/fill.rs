@@ -135,7 +135,7 @@ impl Control {
         error: &providers::Error,
     ) -> Result<()> {
         let id = &sandbox.id;
-        tracing::info!(%id, error = %Chain(error), "a box of the warm pool does not answer; another is made");
+        tracing::info!(%id, error = %Chain(error), "a warm box does not answer; making another");
         self.warm.pool.died(entry);
         self.stop_box(sandbox).await
     }
@@ -167,7 +167,7 @@ impl Control {
         if self.warm.pool.note(entry, error.clone()) {
             match error {
                 Some(error) => tracing::warn!(entry = name, error, "cannot keep boxes ready; trying again"),
-                None => tracing::info!(entry = name, "boxes are kept ready"),
+                None => tracing::info!(entry = name, "boxes are ready"),
             }
         }
         kept
@@ -323,7 +323,7 @@ impl Control {
     ) {
         let lost = self.warm.pool.lost(provider, alive, seen);
         if !lost.is_empty() {
-            tracing::info!(provider, boxes = lost.len(), "boxes of the warm pool have ended and are replaced");
+            tracing::info!(provider, boxes = lost.len(), "boxes of the warm pool have stopped; replacing them");
         }
         self.discard_all_warm(lost);
     }

@@ -64,7 +64,7 @@ impl Control {
             let left = clock::between(self.now(), row.expires_at) + ORPHAN_GRACE;
             if let Err(error) = within(ANSWER_WAIT, guest.set_deadline(left)).await {
                 // It has ended, or is removed when its sandbox is.
-                tracing::debug!(%id, error = %Chain(&error), "a box of the warm pool does not get the deadline of its sandbox");
+                tracing::debug!(%id, error = %Chain(&error), "cannot set the deadline of a warm box");
             }
         }
         self.warm.deadlines.remove(id);

@@ -110,7 +110,7 @@ impl Control {
                 // One that was replaced meanwhile is no fault.
                 if let Some(given_up) = self.warm.snapshots.give_up(snapshot) {
                     let entry = &snapshot.name;
-                    tracing::warn!(entry, error = %Chain(&error), "cannot make a box of a snapshot; another is taken");
+                    tracing::warn!(entry, error = %Chain(&error), "cannot make a box from a snapshot; replacing it");
                     self.discard(given_up);
                 }
                 None

@@ -100,7 +100,7 @@ impl Control {
             if self.is_in_hand(id) || !self.is_held(&sandbox).await? {
                 return Ok(());
             }
-            tracing::warn!(%id, provider = name, "a box has ended by itself");
+            tracing::warn!(%id, provider = name, "a box has stopped by itself");
             let ended = self.destroy_because(id, StopReason::Vanished);
             // A removal that takes longer goes on, and its row is `destroying`.
             if let Ok(ended) = tokio::time::timeout(REMOVAL_WAIT, ended).await
@@ -157,7 +157,7 @@ impl Control {
     async fn fence_removal(&self, client: &Custom, id: &SandboxId) -> Result<bool> {
         let lease = self.store.lease(id.as_str()).await?;
         if lease.as_ref().is_some_and(|lease| !lease.is_valid(self.now())) {
-            tracing::info!(%id, "a box of a sandbox whose lease has lapsed is left to its worker");
+            tracing::info!(%id, "leaving the box to its worker because the lease on the sandbox has expired");
             return Ok(false);
         }
         client.set_generation(id, lease.map_or(UNLEASED, |lease| lease.generation));

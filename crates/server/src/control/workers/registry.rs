@@ -162,12 +162,12 @@ impl Control {
                 Change::Stopped { at: now }
             } else {
                 let error = format!(
-                    "its worker `{}` was out of touch until the lease on it had ended; spawn another",
+                    "its worker `{}` was out of touch until the lease on it expired; spawn another",
                     sandbox.worker
                 );
                 Change::Broke { error, at: now }
             };
-            tracing::warn!(id = %sandbox.id, worker = sandbox.worker, "giving up a sandbox whose lease has ended");
+            tracing::warn!(id = %sandbox.id, worker = sandbox.worker, "giving up a sandbox whose lease has expired");
             self.publish_action("lease_lapsed", Some(&sandbox.id), json!({"worker_id": sandbox.worker}));
             self.apply(&sandbox.id, change).await?;
         }

@@ -86,7 +86,7 @@ impl Control {
         let lost = match self.store.lease_expired(earlier(self.now(), self.policy.leases.grace), BATCH).await {
             Ok(lost) => lost,
             Err(error) => {
-                tracing::warn!(error = %Chain(&error), "cannot look for lost leases");
+                tracing::warn!(error = %Chain(&error), "cannot check for lost leases");
                 return;
             }
         };
@@ -98,7 +98,7 @@ impl Control {
             match self.destroy_because(&id, StopReason::Requested).await {
                 Ok(_) => self.publish_action("lease_lost", Some(&id), json!({})),
                 // The row is `destroying`, and the reconciler finishes the removal.
-                Err(error) => tracing::warn!(%id, error = %Chain(&error), "cannot end it yet"),
+                Err(error) => tracing::warn!(%id, error = %Chain(&error), "cannot end the sandbox yet"),
             }
         }
     }

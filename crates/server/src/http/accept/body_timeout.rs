@@ -16,7 +16,7 @@ const WAIT_BYTES: usize = 1024;
 
 /// Error of a body that came too slowly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("less than {WAIT_BYTES} bytes came in {} seconds", WAIT_MAX.as_secs())]
+#[error("fewer than {WAIT_BYTES} bytes arrived in {} seconds", WAIT_MAX.as_secs())]
 pub struct Stalled;
 
 /// Body that fails with [`Stalled`] when fewer than [`WAIT_BYTES`] came in [`WAIT_MAX`] of

@@ -109,7 +109,7 @@ where
             }
             Event::Quiet => return conversation.leave(Reason::NO_ERROR).await,
             Event::Abuse => {
-                tracing::debug!(from = ?from.address, "a client asks for nothing that it keeps; its connection is closed");
+                tracing::debug!(from = ?from.address, "a client sends too many resets or frames; disconnecting it");
                 return conversation.leave(Reason::ENHANCE_YOUR_CALM).await;
             }
             // Errors of a client that breaks the protocol or hangs up are ignored.

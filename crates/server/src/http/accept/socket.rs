@@ -44,7 +44,7 @@ impl Socket {
         let fault = |reason: String| SocketFault { path: path.display().to_string(), reason };
         let failed = |error: io::Error| fault(error.to_string());
         let address = SocketAddrUnix::new(path)
-            .map_err(|_| fault("the path is too long for a socket, which may have 107 bytes".to_owned()))?;
+            .map_err(|_| fault("the path is too long for a socket; use at most 107 bytes".to_owned()))?;
         // Lock on the folder: of two servers that start at once and find a dead socket, the
         // second must not take the first's new socket for the dead one.
         let folder = path.parent().unwrap_or(path);
@@ -86,12 +86,12 @@ fn make_way(path: &Path) -> Result<(), String> {
         Err(error) => return Err(error.to_string()),
     };
     if !found.file_type().is_socket() {
-        return Err("something is there that is no socket; it is not removed".to_owned());
+        return Err("the path exists and is not a socket; it is not removed".to_owned());
     }
     match Probe::connect(path) {
         Ok(_) => Err("another server listens there; stop it".to_owned()),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            tracing::info!(path = %path.display(), "replaces the socket of a server that is gone");
+            tracing::info!(path = %path.display(), "replacing the socket of a server that no longer runs");
             std::fs::remove_file(path).map_err(|error| error.to_string())
         }
         Err(error) => Err(format!("cannot find out whether a server listens there: {error}")),
@@ -144,11 +144,11 @@ mod test {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         std::fs::write(&path, "precious").unwrap();
-        assert!(reason(&path).contains("no socket"), "{}", reason(&path));
+        assert!(reason(&path).contains("not a socket"), "{}", reason(&path));
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         let link = dir.path().join("l");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(reason(&link).contains("no socket"), "{}", reason(&link));
+        assert!(reason(&link).contains("not a socket"), "{}", reason(&link));
     }
 
     #[tokio::test]

@@ -125,7 +125,7 @@ impl Tls {
             match outcome {
                 Ok(config) => {
                     self.current.send_replace(config);
-                    tracing::info!(cert_file = %self.files.cert.display(), "took up a new certificate");
+                    tracing::info!(cert_file = %self.files.cert.display(), "using a new certificate");
                 }
                 Err(fault) => {
                     tracing::warn!(error = %Chain(&fault), "the old certificate stays in use");
@@ -151,13 +151,13 @@ impl Files {
         let bad_key = |reason: String| fault(KEY_KEY, &self.key, reason);
         let chain: Vec<_> = CertificateDer::pem_slice_iter(&contents.cert)
             .collect::<Result<_, _>>()
-            .map_err(|error| bad_cert(format!("is no PEM: {error}")))?;
+            .map_err(|error| bad_cert(format!("is not PEM: {error}")))?;
         if chain.is_empty() {
             return Err(bad_cert("holds no certificate (`-----BEGIN CERTIFICATE-----`)".to_owned()));
         }
         let key = PrivateKeyDer::from_pem_slice(&contents.key).map_err(|error| {
             bad_key(if !matches!(error, PemError::NoItemsFound) {
-                format!("is no PEM: {error}")
+                format!("is not PEM: {error}")
             } else if is_encrypted(&contents.key) {
                 "is encrypted; write it without a password (`openssl pkey -in … -out …`)".to_owned()
             } else {
@@ -190,7 +190,7 @@ fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, TlsFault> {
     let failed = |error: io::Error| fault(key, path, error.to_string());
     let is_file = std::fs::metadata(path).map_err(failed)?.is_file();
     if !is_file {
-        return Err(fault(key, path, "is no file".to_owned()));
+        return Err(fault(key, path, "is not a file".to_owned()));
     }
     let mut bytes = Vec::new();
     std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
@@ -236,7 +236,7 @@ mod test {
         for (cert, key, named, words) in [
             ("", one.key.as_str(), CERT_KEY, "holds no certificate"),
             (one.key.as_str(), one.key.as_str(), CERT_KEY, "holds no certificate"),
-            (broken.as_str(), one.key.as_str(), CERT_KEY, "no PEM"),
+            (broken.as_str(), one.key.as_str(), CERT_KEY, "not PEM"),
             (rubbish, one.key.as_str(), CERT_KEY, ""),
             (one.cert.as_str(), "", KEY_KEY, "holds no private key"),
             (one.cert.as_str(), one.cert.as_str(), KEY_KEY, "holds no private key"),
@@ -250,7 +250,7 @@ mod test {
         let text = Tls::load(&dir.path().join("none"), &dir.path().join("key.pem")).unwrap_err().to_string();
         assert!(text.contains(CERT_KEY) && text.contains("No such file"), "{text}");
         let text = Tls::load(&dir.path().join("cert.pem"), dir.path()).unwrap_err().to_string();
-        assert!(text.contains(KEY_KEY) && text.contains("is no file"), "{text}");
+        assert!(text.contains(KEY_KEY) && text.contains("is not a file"), "{text}");
     }
 
     #[test]

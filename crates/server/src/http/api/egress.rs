@@ -17,22 +17,23 @@ const ANSWER_BYTES: usize = 256 * 1024;
     operation_id = "get_egress", tag = "egress", params(("id" = String, Path)),
     responses(
         (status = 200, body = api::Egress, description = "Policies, counters, and the newest decisions with their reasons"),
-        (status = 400, body = api::ErrorBody, description = "The sandbox's connections are made by another server"),
+        (status = 400, body = api::ErrorBody, description = "Another server makes the sandbox's connections"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox")))]
 pub async fn show(State(api): State<Api>, Name(id): Name, meter: Meter) -> Result<Json<api::Egress>> {
     meter.hold(ANSWER_BYTES).await?;
     Ok(Json(wire::egress(api.control.egress_of(&id).await?)))
 }
 
-/// Replace the policy on connections
+/// Replace the egress policy
 ///
-/// It holds at once: open connections that it does not let through are closed.
+/// Applies immediately: open connections that the new policy does not allow are closed.
 #[utoipa::path(put, path = "/api/v1/sandboxes/{id}/egress",
     operation_id = "put_egress", tag = "egress", params(("id" = String, Path)),
     request_body = api::EgressPolicy,
     responses(
         (status = 200, body = api::Egress, description = "The policy is in force"),
-        (status = 400, body = api::ErrorBody, description = "Invalid policy, or the sandbox's connections are made by another server"),
+        (status = 400, body = api::ErrorBody, description = "Invalid policy, or another server makes the sandbox's \
+                                                             connections"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or egress list"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
 pub async fn replace(

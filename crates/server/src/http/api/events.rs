@@ -30,9 +30,9 @@ const GAP: &str = api::Event::GAP;
 
 /// Stream events
 ///
-/// Server-sent events: `id`, `event` (the type) and `data`, a JSON object with `id`, `type`, `sandbox_id`, `timestamp`
-/// and `data`. A comment every 15 seconds. The latest 1,000 events are kept; where events are missing, an event
-/// `events.gap` gives their number.
+/// Server-sent events with `id`, `event` (the type) and `data`, a JSON object with `id`, `type`, `sandbox_id`,
+/// `timestamp` and `data`. A comment is sent every 15 seconds. The server keeps the latest 1,000 events; if events are
+/// missing, an `events.gap` event gives their number.
 #[utoipa::path(get, path = "/api/v1/events",
     operation_id = "stream_events", tag = "events",
     params(
@@ -44,7 +44,7 @@ const GAP: &str = api::Event::GAP;
             description = "Start after this event id instead of now; 0 for all kept events"),
         ("follow" = Option<bool>, Query, description = "`false` to end the stream instead of waiting for new events"),
         ("Last-Event-ID" = Option<u64>, Header, minimum = 0, maximum = 9_007_199_254_740_991_u64,
-            description = "As `last_event_id`; takes precedence over it")),
+            description = "Same as `last_event_id`, and takes precedence over it")),
     responses(
         (status = 200, body = api::ServerSentEvent, content_type = "text/event-stream", description = "Stream of events"),
         (status = 400, body = api::ErrorBody, description = "Unknown event type, or invalid event id"),
@@ -109,11 +109,11 @@ impl<'a> Query<'a> {
                 "last_event_id" => query.after = Some(event_id(value)?),
                 "follow" => {
                     query.follow =
-                        value.parse().map_err(|_| malformed("`follow` is `true`, or `false`, or left out"))?;
+                        value.parse().map_err(|_| malformed("`follow` must be `true` or `false`, or omitted"))?;
                 }
                 _ => {
                     return Err(malformed(format!(
-                        "the query: there is no `{}`; there are `type`, `sandbox_id`, `last_event_id` and `follow`",
+                        "the query: unknown parameter `{}`; use `type`, `sandbox_id`, `last_event_id` or `follow`",
                         name.chars().take(40).collect::<String>()
                     )));
                 }
@@ -130,7 +130,7 @@ impl<'a> Query<'a> {
 fn event_id(text: &str) -> Result<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|id| is_number && *id <= ID_MAX).ok_or_else(|| {
-        malformed("the id of the last event is a whole number; leave it out to begin now, 0 gives all that is kept")
+        malformed("the id of the last event must be a whole number; omit it to start now, or use 0 for all kept events")
     })
 }
 

@@ -25,20 +25,20 @@ const EXEC_BYTES: usize = OUTFLOW_BYTES + 2 * 4 * 1024;
 
 /// Run a command
 ///
-/// Buffered by default. With `stream: true` the answer is NDJSON, one chunk a
-/// line as it is written, or with `Accept: application/octet-stream` frames of raw bytes; hanging up kills the command, unless it is `resumable`. With `background: true` the
-/// answer comes at once, and the command keeps running.
+/// Buffered by default. With `stream: true` the answer is NDJSON, one line per chunk as it is written, or frames of raw
+/// bytes with `Accept: application/octet-stream`; hanging up kills the command unless it is `resumable`. With
+/// `background: true` the answer comes immediately, and the command keeps running.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/exec",
     operation_id = "exec_command", tag = "exec", params(("id" = String, Path)),
     request_body = api::ExecRequest,
     responses(
-        (status = 200, description = "Exit code and output, also of a command that failed; or a stream of its output",
+        (status = 200, description = "Exit code and output, even if the command failed; or a stream of its output",
             content((api::ExecResult = "application/json"), (api::ExecChunk = "application/x-ndjson"), (Vec<u8> = "application/octet-stream"))),
         (status = 202, body = api::ProcessStarted, description = "Started in the background"),
         (status = 400, body = api::ErrorBody, description = "Invalid command"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
-        (status = 409, body = api::ErrorBody, description = "The sandbox is not running, or a process has the name"),
-        (status = 429, body = api::ErrorBody, description = "Longer than the longest deadline allowed, or too many processes"),
+        (status = 409, body = api::ErrorBody, description = "The sandbox is not running, or the process name is taken"),
+        (status = 429, body = api::ErrorBody, description = "The deadline is above the maximum, or too many processes"),
         (status = 503, body = api::ErrorBody, description = "The caller holds too much of the server's memory")))]
 pub async fn exec(
     State(api): State<Api>,

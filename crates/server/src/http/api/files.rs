@@ -94,18 +94,19 @@ fn whole(content: Bytes) -> providers::ByteStream {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct PutParams {
-    /// Permission bits for a body that is the file's bytes; JSON has a field for it
+    /// Permission bits, if the body is the file's bytes; a JSON body has a field for them
     #[param(value_type = Option<api::FileMode>)]
     mode: Option<String>,
 }
 
-/// Write a file at the path of the URL
+/// Write a file at the path in the URL
 ///
-/// `application/json` is `{content, mode}`; any other type is the file's bytes, whose
-/// mode may stand in the query.
+/// An `application/json` body is `{content, mode}`. A body of any other type is the file's bytes; the query may set its
+/// mode.
 #[utoipa::path(put, path = "/api/v1/sandboxes/{id}/files/{path}",
     operation_id = "upload_file", tag = "files",
-    params(("id" = String, Path), ("path" = api::RelativePath, Path, description = "The absolute path without its first slash"),
+    params(("id" = String, Path), ("path" = api::RelativePath, Path, description = "The absolute path without its \
+                                                                                    leading slash"),
         PutParams),
     request_body(content((api::PutFileRequest = "application/json"), (Vec<u8> = "application/octet-stream"))),
     responses(
@@ -156,7 +157,7 @@ fn id_and_path(uri: &Uri) -> Result<(String, String)> {
 
 /// Read a file
 ///
-/// The bytes as they are; honours `Range` with one range.
+/// Returns the file's bytes. Supports `Range` with a single range.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files",
     operation_id = "read_file", tag = "files", params(("id" = String, Path), PathParams),
     responses(
@@ -164,7 +165,7 @@ fn id_and_path(uri: &Uri) -> Result<(String, String)> {
         (status = 206, description = "The requested range", body = Vec<u8>, content_type = "application/octet-stream"),
         (status = 400, body = api::ErrorBody, description = "Not a regular file, or a bad path"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or file"),
-        (status = 416, body = api::ErrorBody, description = "The range lies outside the file")))]
+        (status = 416, body = api::ErrorBody, description = "The range is outside the file")))]
 pub async fn read(
     State(api): State<Api>,
     Name(id): Name,
@@ -201,7 +202,7 @@ fn content(
     ];
     let bytes = file
         .bytes
-        .map(|piece| piece.inspect_err(|error| tracing::warn!(error = %Chain(error), "a download broke off")));
+        .map(|piece| piece.inspect_err(|error| tracing::warn!(error = %Chain(error), "download interrupted")));
     let mut response = Response::new(RawBody::from_stream(flowing(bytes.boxed(), held, STREAM_BYTES_MAX)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -351,7 +352,7 @@ pub async fn stat(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct GlobParams {
-    /// Absolute pattern of `*`, `?`, `[...]`, `{a,b}` and `**`
+    /// Absolute path pattern with `*`, `?`, `[...]`, `{a,b}` and `**`
     #[param(value_type = api::FilePath)]
     pattern: String,
 }
@@ -360,7 +361,7 @@ pub struct GlobParams {
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/glob",
     operation_id = "glob_files", tag = "files", params(("id" = String, Path), GlobParams),
     responses(
-        (status = 200, body = Vec<String>, description = "Paths, sorted"),
+        (status = 200, body = Vec<String>, description = "The matching paths, sorted"),
         (status = 400, body = api::ErrorBody, description = "A bad pattern, or more than 10,000 results"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox")))]
 pub async fn glob(

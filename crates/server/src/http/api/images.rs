@@ -46,10 +46,10 @@ pub async fn list(State(api): State<Api>) -> Result<Json<Vec<api::Image>>> {
 
 /// Get an image
 ///
-/// By name or digest. A name may have slashes: it is everything behind `/images/`.
+/// By name or digest. A name may contain slashes: it is everything after `/images/`.
 #[utoipa::path(get, path = "/api/v1/images/{name}",
     operation_id = "get_image", tag = "images",
-    params(("name" = api::ImageName, Path, description = "A name in short or in full, or a digest")),
+    params(("name" = api::ImageName, Path, description = "A short or full name, or a digest")),
     responses(
         (status = 200, body = api::ImageDetail, description = "The image with its configuration and layers"),
         (status = 400, body = api::ErrorBody, description = "Invalid image name"),
@@ -60,11 +60,11 @@ pub async fn get(State(api): State<Api>, uri: Uri) -> Result<Json<api::ImageDeta
 
 /// Remove an image
 ///
-/// A name is taken from its image, which goes with its last one; a digest removes it with all its names. A pull of that
-/// name ends.
+/// Deleting a name also removes the image if that was its last name; a digest removes the image with all its names. A
+/// pull of that name is cancelled.
 #[utoipa::path(delete, path = "/api/v1/images/{name}",
     operation_id = "delete_image", tag = "images",
-    params(("name" = api::ImageName, Path, description = "A name in short or in full, or a digest")),
+    params(("name" = api::ImageName, Path, description = "A short or full name, or a digest")),
     responses(
         (status = 200, body = api::Status, description = "Removed"),
         (status = 400, body = api::ErrorBody, description = "Invalid image name"),
@@ -79,7 +79,7 @@ pub async fn remove(State(api): State<Api>, uri: Uri) -> Result<Response> {
 /// Pull an image from its registry
 ///
 /// Layers that the server already has are not downloaded again. The pull continues when the caller hangs up. With
-/// `stream: true` the answer is NDJSON, a line for each step, of which the last is `done` or `error`.
+/// `stream: true` the answer is NDJSON, one line per step; the last line is `done` or `error`.
 #[utoipa::path(post, path = "/api/v1/images/pull",
     operation_id = "pull_image", tag = "images", request_body = api::PullRequest,
     responses(
@@ -156,15 +156,15 @@ fn line(step: &api::PullProgress) -> Bytes {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ImportParams {
-    /// The name of the image; needed where the archive names none, and then it has to hold one image
+    /// Name of the image; required if the archive contains no name, and then the archive must hold exactly one image
     #[param(value_type = Option<api::ImageName>)]
     name: Option<String>,
 }
 
 /// Import images from an archive
 ///
-/// The body is what `docker save` writes, a tar of an OCI layout, or a tar of a root file system; each plain, or packed
-/// by gzip or zstd. Its type may be `application/x-tar`, `application/gzip` or `application/zstd` as well.
+/// The body is an archive from `docker save`, a tar of an OCI layout, or a tar of a root file system, plain or
+/// compressed with gzip or zstd. Its type may also be `application/x-tar`, `application/gzip` or `application/zstd`.
 #[utoipa::path(post, path = "/api/v1/images/import",
     operation_id = "import_image", tag = "images", params(ImportParams),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
@@ -204,7 +204,7 @@ pub async fn import(
 /// Replaces an error about size by one that names the setting of the bound.
 fn too_large(error: ApiError) -> ApiError {
     let ApiError::Request(Refusal::TooLarge(max)) = error else { return error };
-    let text = format!("the archive is larger than {max} bytes; raise `images.max_image_mb` to take it");
+    let text = format!("the archive is larger than {max} bytes; raise `images.max_image_mb` to accept it");
     crate::control::Error::TooLarge(text).into()
 }
 

@@ -29,21 +29,21 @@ use crate::stats::{RateLimit, RequestMemory, Scheduler, StoreHealth};
 /// Longest wait for the resources that sandboxes use: what is not known by then is left out.
 const SANDBOXES_WAIT: Duration = Duration::from_secs(3);
 
-/// Figures as JSON
+/// Get metrics as JSON
 #[utoipa::path(get, path = "/api/v1/metrics",
     operation_id = "get_metrics", tag = "system",
-    responses((status = 200, body = api::Metrics, description = "The current figures")))]
+    responses((status = 200, body = api::Metrics, description = "The current metrics")))]
 pub async fn get(State(api): State<Api>) -> Json<api::Metrics> {
     let snapshot = Snapshot::take(&api).await;
     Json(wire::stats::metrics(&api, &snapshot))
 }
 
-/// Figures for Prometheus
+/// Get metrics for Prometheus
 ///
-/// The text format 0.0.4, or OpenMetrics 1.0.0 when `Accept` likes it better.
+/// Text format 0.0.4, or OpenMetrics 1.0.0 if `Accept` prefers it.
 #[utoipa::path(get, path = "/api/v1/metrics/prometheus",
     operation_id = "get_prometheus_metrics", tag = "system",
-    responses((status = 200, description = "The current figures",
+    responses((status = 200, description = "The current metrics",
         content((String = "text/plain"), (String = "application/openmetrics-text")))))]
 pub async fn prometheus(State(api): State<Api>, headers: HeaderMap) -> impl IntoResponse {
     let store = api.control.store_health().await;
@@ -84,7 +84,7 @@ fn service(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<MetricFami
     let memory = snapshot.memory;
     let bytes = [("allocated", memory.allocated), ("active", memory.active), ("resident", memory.resident)];
     let provider_healthy =
-        MetricFamily::new(Kind::Gauge, "tidebox_provider_healthy", "Whether a provider can make sandboxes, 1 or 0.");
+        MetricFamily::new(Kind::Gauge, "tidebox_provider_healthy", "1 if the provider can make sandboxes, else 0.");
     vec![
         MetricFamily::new(Kind::Info, "tidebox_build", "What runs.").with(&build, 1.0),
         MetricFamily::new(Kind::Gauge, "tidebox_uptime_seconds", "Time since the start.")
@@ -94,22 +94,22 @@ fn service(api: &Api, snapshot: &Snapshot, store: StoreHealth) -> Vec<MetricFami
             let labels = [("provider", entry.provider.name()), ("default", default)];
             family.with(&labels, f64::from(entry.is_healthy()))
         }),
-        gauge("tidebox_store_healthy", "Whether the store answers, 1 or 0.", u64::from(store.healthy)),
-        MetricFamily::new(Kind::Gauge, "tidebox_store_latency_seconds", "How long the store took to answer just now.")
+        gauge("tidebox_store_healthy", "1 if the store answers, else 0.", u64::from(store.healthy)),
+        MetricFamily::new(Kind::Gauge, "tidebox_store_latency_seconds", "Duration of the latest probe of the store.")
             .with(&[], store.latency.as_secs_f64()),
         gauge(
             "tidebox_max_sandboxes",
-            "The most active sandboxes there may be; 0 for no limit.",
+            "Maximum number of active sandboxes; 0 means no limit.",
             api.settings.defaults.max_sandboxes,
         ),
         gauge("tidebox_tasks", "Asynchronous tasks that are alive.", snapshot.tasks),
-        MetricFamily::new(Kind::Gauge, "tidebox_memory_bytes", "What the allocator holds.")
+        MetricFamily::new(Kind::Gauge, "tidebox_memory_bytes", "Memory of the allocator.")
             .with_each(bytes, |family, (kind, bytes)| family.with(&[("kind", kind)], bytes as f64)),
-        gauge("tidebox_event_subscribers", "Who listens to events now.", snapshot.events.subscribers),
+        gauge("tidebox_event_subscribers", "Current subscribers to events.", snapshot.events.subscribers),
         counter("tidebox_events", "Events since the start.", snapshot.events.events_total),
         counter(
             "tidebox_log_lines_dropped",
-            "Lines that the log has left out, since stderr could not take them.",
+            "Log lines dropped because stderr could not accept them.",
             api.settings.process.log_lines_lost(),
         ),
     ]
@@ -119,16 +119,16 @@ fn scheduler(stats: &Scheduler) -> [MetricFamily; 6] {
     let wait_ms = stats.wait_total.as_secs_f64() * 1000.0;
     [
         gauge("tidebox_spawn_queue_depth", "Spawns that wait for room.", stats.depth),
-        counter("tidebox_spawn_queued", "Spawns that began to wait for room.", stats.queued_total),
+        counter("tidebox_spawn_queued", "Spawns that started waiting for room.", stats.queued_total),
         counter("tidebox_spawn_dequeued", "Spawns that waited and found room.", stats.dequeued_total),
         counter("tidebox_spawn_queue_timeouts", "Spawns that waited and found no room in time.", stats.timeouts_total),
         MetricFamily::new(
             Kind::Summary,
             "tidebox_spawn_queue_wait_milliseconds",
-            "How long spawns waited that found room.",
+            "Wait times of spawns that found room.",
         )
         .with_sum(&[], wait_ms, stats.dequeued_total),
-        gauge("tidebox_eligible_workers", "Workers that the next spawn could go to.", stats.eligible_workers),
+        gauge("tidebox_eligible_workers", "Workers eligible for the next spawn.", stats.eligible_workers),
     ]
 }
 
@@ -145,9 +145,12 @@ fn image_snapshots(api: &Api) -> [MetricFamily; 2] {
         of(Kind::Gauge, "tidebox_image_snapshots", "Snapshots of images that boxes are made from.", |taken| {
             taken.snapshots.len() as f64
         }),
-        of(Kind::Counter, "tidebox_image_snapshot_fallbacks", "Boxes that could not be made from one.", |taken| {
-            taken.fallbacks as f64
-        }),
+        of(
+            Kind::Counter,
+            "tidebox_image_snapshot_fallbacks",
+            "Boxes that booted because a snapshot failed.",
+            |taken| taken.fallbacks as f64,
+        ),
     ]
 }
 
@@ -157,9 +160,9 @@ fn warm_pool(entries: &[WarmFigures]) -> [MetricFamily; 6] {
             .with_each(entries, |family, entry| family.with(&[("entry", entry.name.as_str())], value(entry)))
     };
     [
-        of(Kind::Gauge, "tidebox_warm_pool_wanted", "Boxes that are to be ready.", |entry| entry.count as f64),
-        of(Kind::Gauge, "tidebox_warm_pool_ready", "Boxes that are ready.", |entry| entry.ready as f64),
-        MetricFamily::new(Kind::Counter, "tidebox_warm_pool_spawns", "Spawns that took a box, or found none ready.")
+        of(Kind::Gauge, "tidebox_warm_pool_wanted", "Number of boxes to keep ready.", |entry| entry.count as f64),
+        of(Kind::Gauge, "tidebox_warm_pool_ready", "Number of boxes that are ready.", |entry| entry.ready as f64),
+        MetricFamily::new(Kind::Counter, "tidebox_warm_pool_spawns", "Spawns that took or missed a ready box.")
             .with_each(entries, |family, WarmFigures { name, hits, misses, .. }| {
                 let labels = |outcome| [("entry", name.as_str()), ("outcome", outcome)];
                 family.with(&labels("hit"), *hits as f64).with(&labels("miss"), *misses as f64)
@@ -167,7 +170,7 @@ fn warm_pool(entries: &[WarmFigures]) -> [MetricFamily; 6] {
         of(Kind::Counter, "tidebox_warm_pool_replaced", "Boxes replaced before a spawn took them.", |entry| {
             entry.replaced as f64
         }),
-        of(Kind::Counter, "tidebox_warm_pool_of_snapshot", "Boxes made of the entry's snapshot.", |entry| {
+        of(Kind::Counter, "tidebox_warm_pool_of_snapshot", "Boxes made from the entry's snapshot.", |entry| {
             entry.of_snapshot as f64
         }),
         of(Kind::Gauge, "tidebox_warm_pool_oldest_seconds", "Age of the oldest box that is ready.", |entry| {
@@ -178,7 +181,7 @@ fn warm_pool(entries: &[WarmFigures]) -> [MetricFamily; 6] {
 
 fn rate_limit(stats: &RateLimit) -> [MetricFamily; 4] {
     [
-        counter("tidebox_rate_limit_allowed", "Requests that the rate limiter let through.", stats.allowed_total),
+        counter("tidebox_rate_limit_allowed", "Requests that the rate limiter allowed.", stats.allowed_total),
         counter("tidebox_rate_limit_blocked", "Requests that the rate limiter refused.", stats.limited_total),
         counter("tidebox_rate_limit_evicted", "Callers that the rate limiter has forgotten.", stats.evicted_total),
         gauge("tidebox_rate_limit_buckets", "Callers that the rate limiter remembers.", stats.active_buckets),
@@ -187,17 +190,17 @@ fn rate_limit(stats: &RateLimit) -> [MetricFamily; 4] {
 
 fn request_memory(stats: &RequestMemory) -> [MetricFamily; 5] {
     [
-        gauge("tidebox_memory_budget_bytes", "What all requests together may hold.", stats.budget_bytes),
-        gauge("tidebox_memory_budget_used_bytes", "What requests hold now.", stats.used_bytes),
-        gauge("tidebox_memory_budget_peak_bytes", "The most that requests held.", stats.peak_bytes),
+        gauge("tidebox_memory_budget_bytes", "Memory budget of all requests.", stats.budget_bytes),
+        gauge("tidebox_memory_budget_used_bytes", "Memory that requests currently hold.", stats.used_bytes),
+        gauge("tidebox_memory_budget_peak_bytes", "Peak memory that requests held.", stats.peak_bytes),
         counter(
             "tidebox_memory_budget_refused",
-            "Requests refused since their callers held too much.",
+            "Requests refused because their callers held too much memory.",
             stats.refused_total,
         ),
         counter(
             "tidebox_memory_budget_truncated",
-            "Outputs cut since their callers held too much.",
+            "Outputs truncated because their callers held too much memory.",
             stats.truncated_total,
         ),
     ]
@@ -224,7 +227,7 @@ fn stored(stored: &Stored) -> [MetricFamily; 6] {
             .with_each(&sandboxes.by_worker, |family, (worker, count)| {
                 family.with(&[("worker", worker)], *count as f64)
             }),
-        gauge("tidebox_owner_quotas_total", "Owners with a quota of their own.", quotas.total),
+        gauge("tidebox_owner_quotas_total", "Owners with a quota.", quotas.total),
         MetricFamily::new(Kind::Gauge, "tidebox_workers_total", "Workers.").with_each(of_workers, status),
         MetricFamily::new(Kind::Gauge, "tidebox_leases_total", "Leases.").with_each(of_leases, status),
     ]
@@ -235,8 +238,8 @@ fn egress(api: &Api) -> [MetricFamily; 3] {
     let verdicts = [("allowed", counts.allowed), ("denied", counts.denied), ("failed", counts.failed)];
     let bytes = [("sent", counts.bytes_sent), ("received", counts.bytes_received)];
     [
-        gauge("tidebox_egress_open_connections", "Connections out of sandboxes that are open.", counts.open),
-        MetricFamily::new(Kind::Counter, "tidebox_egress_connections", "Connections that sandboxes asked for.")
+        gauge("tidebox_egress_open_connections", "Open connections out of sandboxes.", counts.open),
+        MetricFamily::new(Kind::Counter, "tidebox_egress_connections", "Connections that sandboxes requested.")
             .with_each(verdicts, |family, (verdict, count)| family.with(&[("verdict", verdict)], count as f64)),
         MetricFamily::new(Kind::Counter, "tidebox_egress_bytes", "Bytes between sandboxes and hosts.")
             .with_each(bytes, |family, (direction, count)| family.with(&[("direction", direction)], count as f64)),
@@ -264,7 +267,7 @@ impl Sandboxes {
                 .with_each(&totals, |family, (provider, total)| family.with(&[("provider", provider)], value(total)))
         };
         let mut families = vec![
-            total("tidebox_sandboxes_measured", "Running sandboxes whose use of resources is known.", |total| {
+            total("tidebox_sandboxes_measured", "Running sandboxes with known resource usage.", |total| {
                 total.measured as f64
             }),
             total("tidebox_sandboxes_processors", "Processors that sandboxes keep busy.", |total| total.processors),
@@ -308,7 +311,7 @@ impl Sandboxes {
 fn operations(api: &Api, snapshot: &Snapshot) -> [MetricFamily; 3] {
     let tallies = &snapshot.operations;
     [
-        MetricFamily::new(Kind::Counter, "tidebox_operations", "Operations that ended, by how they went.").with_each(
+        MetricFamily::new(Kind::Counter, "tidebox_operations", "Finished operations, by outcome.").with_each(
             tallies,
             |family, (operation, provider, tally)| {
                 let labels =
@@ -316,18 +319,16 @@ fn operations(api: &Api, snapshot: &Snapshot) -> [MetricFamily; 3] {
                 family.with(&labels("success"), tally.succeeded as f64).with(&labels("failure"), tally.failed as f64)
             },
         ),
-        MetricFamily::new(Kind::Histogram, "tidebox_operation_duration_seconds", "How long operations took.")
-            .with_each(tallies, |family, (operation, provider, tally)| {
+        MetricFamily::new(Kind::Histogram, "tidebox_operation_duration_seconds", "Duration of operations.").with_each(
+            tallies,
+            |family, (operation, provider, tally)| {
                 family.with_histogram(&[("operation", operation.as_str()), ("provider", provider)], &tally.latency)
+            },
+        ),
+        MetricFamily::new(Kind::Histogram, "tidebox_spawn_phase_duration_seconds", "Duration of the phases of spawns.")
+            .with_each(api.control.operations().phases(), |family, (phase, provider, times)| {
+                family.with_histogram(&[("phase", phase), ("provider", &provider)], &times)
             }),
-        MetricFamily::new(
-            Kind::Histogram,
-            "tidebox_spawn_phase_duration_seconds",
-            "How long the parts of spawns took.",
-        )
-        .with_each(api.control.operations().phases(), |family, (phase, provider, times)| {
-            family.with_histogram(&[("phase", phase), ("provider", &provider)], &times)
-        }),
     ]
 }
 

@@ -21,11 +21,11 @@ pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
     info(
         title = "Tidebox",
         description = "Disposable sandboxes for code nobody has reviewed. Every error, on every route, has the body \
-                       `{code, message}`; durations are texts such as `1h30m`, times are RFC 3339 in UTC. The schema of \
-                       a stream (NDJSON, server-sent events) describes one line or event.",
+                       `{code, message}`; durations are strings such as `1h30m`, times are RFC 3339 in UTC. The schema \
+                       of a stream (NDJSON, server-sent events) describes one line or event.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
-    servers((url = "/", description = "The server that this document is from")),
+    servers((url = "/", description = "The server that serves this document")),
     paths(super::files::put, super::images::get, super::images::remove),
     components(schemas(
         api::ErrorBody,
@@ -55,14 +55,14 @@ pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
         api::TemplateName
     )),
     tags(
-        (name = "sandboxes", description = "Make, find, extend and destroy sandboxes"),
+        (name = "sandboxes", description = "Create, find, extend and destroy sandboxes"),
         (name = "exec", description = "Run commands"),
         (name = "files", description = "Files in a sandbox; paths are absolute and resolved in the sandbox"),
         (name = "ports", description = "TCP ports in a sandbox"),
         (name = "egress", description = "Connections out of a sandbox"),
-        (name = "snapshots", description = "Kept files of sandboxes, and copies of sandboxes"),
+        (name = "snapshots", description = "Snapshots and copies of sandboxes"),
         (name = "templates", description = "Named spawn requests"),
-        (name = "quotas", description = "Limits of single owners, where they differ from the defaults"),
+        (name = "quotas", description = "Limits of individual owners that differ from the defaults"),
         (name = "providers", description = "The runtimes behind the service"),
         (name = "images", description = "Images that sandboxes start from; for the administrator"),
         (name = "workers", description = "Servers that run sandboxes, and their leases"),
@@ -104,7 +104,7 @@ fn security(access: &Access, gate: Gate) -> Security {
     }
 }
 
-/// This document
+/// Get this document
 #[utoipa::path(get, path = "/api/v1/openapi.json",
     operation_id = "get_openapi", tag = "system",
     responses((status = 200, description = "OpenAPI 3.1 document, with the credentials that this server asks for on each route",

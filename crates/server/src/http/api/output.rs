@@ -73,9 +73,9 @@ pub fn reason_of_cut(error: &providers::Error, has_positions: bool) -> Option<&'
         return Some(api::SANDBOX_ENDED);
     }
     if has_positions {
-        tracing::warn!(error = %Chain(error), "the output of a process broke off; its reader can read on");
+        tracing::warn!(error = %Chain(error), "the output of a process was interrupted; its reader can resume");
         return None;
     }
-    tracing::error!(error = %Chain(error), "a command's stream broke off");
+    tracing::error!(error = %Chain(error), "the stream of a command was interrupted");
     Some(api::PROVIDER_FAILED)
 }

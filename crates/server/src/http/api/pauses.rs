@@ -12,18 +12,20 @@ use crate::http::state::Api;
 
 /// Pause a sandbox
 ///
-/// Its processes are frozen, and resume with the next request that needs them: an exec, a file, a port, a preview. Its
-/// lifetime keeps running. With `reclaim` its memory is handed back to the system, and `reclaimed` has the figures; with
-/// `to_disk` the sandbox is written to disk, and takes no memory until it resumes.
+/// Freezes the processes until the next request that needs them: an exec, a file, a port or a preview. The lifetime
+/// keeps running. `reclaim` returns memory to the system, and `reclaimed` reports how much. `to_disk` writes the
+/// sandbox to disk, so that it takes no memory until it resumes.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/pause",
     operation_id = "pause_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     request_body = api::PauseRequest,
     responses(
-        (status = 200, body = api::Sandbox, description = "Paused, or was paused already"),
+        (status = 200, body = api::Sandbox, description = "Paused, or already paused"),
         (status = 400, body = api::ErrorBody, description = "The provider does not support pausing, reclaiming, or writing to disk"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
-        (status = 409, body = api::ErrorBody, description = "Requests use the sandbox, it is being created or destroyed, or a request resumed it while its memory was being handed back"),
-        (status = 503, body = api::ErrorBody, description = "Its processes did not freeze in time and keep running, or the memory of other sandboxes is being handed back"),
+        (status = 409, body = api::ErrorBody, description = "Requests use the sandbox, it is being created or \
+                                                             destroyed, or a request resumed it during the reclaim"),
+        (status = 503, body = api::ErrorBody, description = "The processes did not freeze in time and keep running, or \
+                                                             the memory of other sandboxes is being reclaimed"),
         (status = 507, body = api::ErrorBody, description = "Not enough disk space; the sandbox is paused")))]
 pub async fn pause(
     State(api): State<Api>,
@@ -41,7 +43,7 @@ pub async fn pause(
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/resume",
     operation_id = "resume_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     responses(
-        (status = 200, body = api::Sandbox, description = "Running, or was running already"),
+        (status = 200, body = api::Sandbox, description = "Running, or already running"),
         (status = 400, body = api::ErrorBody, description = "The provider does not support pausing"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is being created or destroyed")))]

@@ -24,7 +24,7 @@ const INSTEAD: &str = "use `tidebox forward`";
 /// Command for one that wants to listen.
 const LISTEN_INSTEAD: &str = "use `tidebox forward --reverse`";
 
-/// List the ports that listen
+/// List listening ports
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports",
     operation_id = "list_ports", tag = "ports", params(("id" = String, Path)),
     responses(
@@ -40,14 +40,14 @@ pub async fn list(State(api): State<Api>, Name(id): Name, meter: Meter) -> Resul
 
 /// Connect to a port
 ///
-/// A WebSocket that is a TCP connection. Binary frames are its bytes. A `SocketEof` ends what the client sends; the
-/// server's messages are `PortMessage`s. After the end of both directions the server closes. Hanging up resets the
+/// A WebSocket that carries a TCP connection in binary frames. A `SocketEof` ends the client's direction; the server's
+/// messages are `PortMessage`s. The server closes the WebSocket when both directions have ended. Hanging up resets the
 /// connection.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports/{port}/connect",
     operation_id = "connect_port", tag = "ports",
     params(("id" = String, Path), ("port" = u16, Path, minimum = 1),
         ("Sec-WebSocket-Protocol" = Option<String>, Header,
-            description = "`tidebox.v1`, and from a page in a browser `tidebox.key.<base64url of the key>`")),
+            description = "`tidebox.v1`; in a browser, also `tidebox.key.<base64url of the key>`")),
     responses(
         (status = 101, description = "Connected; switched to a WebSocket"),
         (status = 400, body = api::ErrorBody,
@@ -73,18 +73,19 @@ pub async fn connect(
 
 /// Listen on a port
 ///
-/// A WebSocket that announces each connection of a program in the sandbox to this port of its loopback, as a
-/// `ListenMessage`. Accept the connection on a second WebSocket within 15 seconds, or it is reset; a `ListenRefuse` resets
-/// it at once. Hanging up ends the listening, and resets all connections.
+/// A WebSocket that announces each connection from a program in the sandbox to this port of its loopback, as a
+/// `ListenMessage`. Accept the connection on a second WebSocket within 15 seconds, or it is reset; a `ListenRefuse`
+/// resets it immediately. Hanging up closes the port and resets all connections.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports/{port}/listen",
     operation_id = "listen_port", tag = "ports",
     params(("id" = String, Path), ("port" = u16, Path, minimum = 1),
         ("Sec-WebSocket-Protocol" = Option<String>, Header,
-            description = "`tidebox.v1`, and from a page in a browser `tidebox.key.<base64url of the key>`")),
+            description = "`tidebox.v1`; in a browser, also `tidebox.key.<base64url of the key>`")),
     responses(
         (status = 101, description = "Listening; switched to a WebSocket"),
         (status = 400, body = api::ErrorBody,
-            description = "Invalid or forbidden port, invalid WebSocket handshake, or not supported by the provider or switched off"),
+            description = "Invalid or forbidden port, invalid WebSocket handshake, not supported by the provider, or \
+                           switched off"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
         (status = 409, body = api::ErrorBody, description = "The port is in use, or the sandbox is not running"),
         (status = 429, body = api::ErrorBody, description = "Too many ports of the sandbox have a listener"),
@@ -104,13 +105,13 @@ pub async fn listen(
 
 /// Accept a connection to a port with a listener
 ///
-/// A WebSocket that is the TCP connection, with the messages of `/connect`.
+/// A WebSocket that carries the TCP connection, with the messages of `/connect`.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports/{port}/listen/{connection}",
     operation_id = "accept_connection", tag = "ports",
     params(("id" = String, Path), ("port" = u16, Path, minimum = 1),
-        ("connection" = u64, Path, description = "Number of the connection, as it was announced"),
+        ("connection" = u64, Path, description = "Number of the connection, as announced"),
         ("Sec-WebSocket-Protocol" = Option<String>, Header,
-            description = "`tidebox.v1`, and from a page in a browser `tidebox.key.<base64url of the key>`")),
+            description = "`tidebox.v1`; in a browser, also `tidebox.key.<base64url of the key>`")),
     responses(
         (status = 101, description = "Connected; switched to a WebSocket"),
         (status = 400, body = api::ErrorBody, description = "Invalid connection number or WebSocket handshake"),

@@ -13,16 +13,17 @@ use crate::http::state::Api;
 
 /// Get the URL of a port
 ///
-/// The URL opens the port in a browser until `expires_at`, and programs that send the token as
-/// `X-Preview-Token`. A public one needs no token: the host name itself is the permit.
+/// The URL opens the port in a browser until `expires_at`. Programs can send the token as `X-Preview-Token` instead. A
+/// public URL needs no token: everyone who knows the host name has access.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/preview",
     operation_id = "create_preview", tag = "ports", params(("id" = String, Path)),
     request_body = api::PreviewRequest,
     responses(
-        (status = 200, body = api::Preview, description = "The URL; it is not checked that something listens on the port"),
+        (status = 200, body = api::Preview, description = "The URL; the server does not check that something listens \
+                                                           on the port"),
         (status = 400, body = api::ErrorBody, description = "Invalid port or lifetime"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
-        (status = 429, body = api::ErrorBody, description = "`ttl` is above the longest lifetime")))]
+        (status = 429, body = api::ErrorBody, description = "`ttl` is above the maximum")))]
 pub async fn mint(
     State(api): State<Api>,
     Name(id): Name,

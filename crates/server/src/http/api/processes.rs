@@ -24,7 +24,8 @@ use crate::http::stream::flow_control::{OUTFLOW_BYTES, Outflow};
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes",
     operation_id = "list_processes", tag = "exec", params(("id" = String, Path)),
     responses(
-        (status = 200, body = Vec<api::Process>, description = "Running processes, and the newest that have ended, by number"),
+        (status = 200, body = Vec<api::Process>, description = "Running processes and the most recently ended ones, by \
+                                                                number"),
         (status = 400, body = api::ErrorBody, description = "The provider does not support background processes"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
@@ -36,7 +37,7 @@ pub async fn list(State(api): State<Api>, Name(id): Name, meter: Meter) -> Resul
 /// Get a background process
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes/{process}",
     operation_id = "get_process", tag = "exec",
-    params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
+    params(("id" = String, Path), ("process" = String, Path, description = "Process number or name")),
     responses(
         (status = 200, body = api::Process, description = "State of the process, and how it ended"),
         (status = 400, body = api::ErrorBody, description = "Invalid process number or name, or the provider does not support background processes"),
@@ -47,14 +48,14 @@ pub async fn get(State(api): State<Api>, Names((id, process)): Names<(String, St
     Ok(Json(wire::process(api.control.process(&id, &process).await?)))
 }
 
-/// End a background process
+/// Kill and remove a background process
 ///
-/// Kills it with all its descendants, and forgets it with its output.
+/// Kills the process and all its descendants, and removes its output.
 #[utoipa::path(delete, path = "/api/v1/sandboxes/{id}/processes/{process}",
     operation_id = "delete_process", tag = "exec",
-    params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
+    params(("id" = String, Path), ("process" = String, Path, description = "Process number or name")),
     responses(
-        (status = 200, body = api::Status, description = "Ended and removed"),
+        (status = 200, body = api::Status, description = "Killed and removed"),
         (status = 400, body = api::ErrorBody, description = "Invalid process number or name, or the provider does not support background processes"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or process"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
@@ -87,12 +88,12 @@ pub struct OutputParams {
 
 /// Read the output of a background process
 ///
-/// NDJSON, a chunk per line, each with the sequence number to continue from; with
-/// `Accept: application/octet-stream` frames of raw bytes. The last chunk of a process that has
-/// ended is its exit code. Where output is no longer kept, a `gap` says how many bytes are missing.
+/// NDJSON, one chunk per line, each with the sequence number to continue from; with `Accept: application/octet-stream`,
+/// frames of raw bytes. The last chunk of a process that has ended is its exit code. Where output is no longer kept, a
+/// `gap` chunk gives the number of missing bytes.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes/{process}/output",
     operation_id = "read_process_output", tag = "exec",
-    params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name"), OutputParams),
+    params(("id" = String, Path), ("process" = String, Path, description = "Process number or name"), OutputParams),
     responses(
         (status = 200, description = "The output",
             content((api::ExecChunk = "application/x-ndjson"), (Vec<u8> = "application/octet-stream"))),
@@ -147,10 +148,10 @@ pub fn answer(output: ProcessEvents, position: Option<u64>, form: Form, outflow:
 /// Write to the stdin of a background process
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/processes/{process}/stdin",
     operation_id = "write_process_stdin", tag = "exec",
-    params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
+    params(("id" = String, Path), ("process" = String, Path, description = "Process number or name")),
     request_body = api::ProcessInput,
     responses(
-        (status = 200, body = api::Status, description = "The process has taken it"),
+        (status = 200, body = api::Status, description = "The input was written"),
         (status = 400, body = api::ErrorBody, description = "Invalid base64"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox or process"),
         (status = 409, body = api::ErrorBody, description = "Its stdin is closed, or the process does not read it")))]
@@ -169,7 +170,7 @@ pub async fn input(
 /// Send a signal to a background process
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/processes/{process}/signal",
     operation_id = "signal_process", tag = "exec",
-    params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
+    params(("id" = String, Path), ("process" = String, Path, description = "Process number or name")),
     request_body = api::ProcessSignal,
     responses(
         (status = 200, body = api::Status, description = "Sent, unless the process has ended"),
@@ -190,7 +191,7 @@ pub async fn signal(
 /// Resize the terminal of a background process
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/processes/{process}/resize",
     operation_id = "resize_process", tag = "exec",
-    params(("id" = String, Path), ("process" = String, Path, description = "Its number or its name")),
+    params(("id" = String, Path), ("process" = String, Path, description = "Process number or name")),
     request_body = api::ProcessResize,
     responses(
         (status = 200, body = api::Status, description = "Resized"),

@@ -37,7 +37,7 @@ pub async fn summary(State(api): State<Api>) -> Result<Json<api::QuotaSummary>> 
 /// Get an owner's quota
 #[utoipa::path(get, path = "/api/v1/quotas/{owner_id}",
     operation_id = "get_quota", tag = "quotas", params(("owner_id" = String, Path,
-        description = "Any owner but `summary`, which no owner can be called")),
+        description = "Any owner except `summary`, which is reserved")),
     responses(
         (status = 200, body = api::OwnerQuota, description = "The quota"),
         (status = 400, body = api::ErrorBody, description = "Invalid owner id"),
@@ -49,7 +49,7 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::O
 /// Save an owner's quota
 #[utoipa::path(put, path = "/api/v1/quotas/{owner_id}",
     operation_id = "put_quota", tag = "quotas", params(("owner_id" = String, Path,
-        description = "Any owner but `summary`, which no owner can be called")),
+        description = "Any owner except `summary`, which is reserved")),
     request_body = api::QuotaRequest,
     responses(
         (status = 200, body = api::OwnerQuota, description = "The quota as saved"),
@@ -67,9 +67,9 @@ pub async fn save(
 /// Get an owner's usage and limits
 #[utoipa::path(get, path = "/api/v1/quotas/{owner_id}/usage",
     operation_id = "get_quota_usage", tag = "quotas", params(("owner_id" = String, Path,
-        description = "Any owner but `summary`, which no owner can be called")),
+        description = "Any owner except `summary`, which is reserved")),
     responses(
-        (status = 200, body = api::OwnerUsage, description = "Also for an owner without a quota"),
+        (status = 200, body = api::OwnerUsage, description = "Usage and limits, also for an owner without a quota"),
         (status = 400, body = api::ErrorBody, description = "Invalid owner id")))]
 pub async fn usage(State(api): State<Api>, Name(name): Name) -> Result<Json<api::OwnerUsage>> {
     Ok(Json(wire::usage(&api.control.usage(&wire::owner_id(&name)?).await?)))
@@ -78,7 +78,7 @@ pub async fn usage(State(api): State<Api>, Name(name): Name) -> Result<Json<api:
 /// Delete an owner's quota
 #[utoipa::path(delete, path = "/api/v1/quotas/{owner_id}",
     operation_id = "delete_quota", tag = "quotas", params(("owner_id" = String, Path,
-        description = "Any owner but `summary`, which no owner can be called")),
+        description = "Any owner except `summary`, which is reserved")),
     responses(
         (status = 200, body = api::Status, description = "Deleted; the global limits apply again"),
         (status = 400, body = api::ErrorBody, description = "Invalid owner id"),

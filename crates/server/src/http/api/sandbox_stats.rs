@@ -42,12 +42,12 @@ pub struct StatsParams {
 
 /// Get a sandbox's resource usage
 ///
-/// Shares are over the time since the look before, whichever request made it. With `stream=true` the answer is
-/// server-sent events of the type `stats`, whose data is the same JSON.
+/// CPU shares cover the time since the previous measurement, whichever request made it. With `stream=true` the answer
+/// is server-sent events of the type `stats`, whose data is the same JSON.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/stats",
     operation_id = "get_sandbox_stats", tag = "sandboxes", params(("id" = String, Path), StatsParams),
     responses(
-        (status = 200, description = "Resources that the sandbox uses; null where the provider cannot measure",
+        (status = 200, description = "Resource usage of the sandbox; null where the provider cannot measure",
             content((api::SandboxStats = "application/json"), (api::StatsEvent = "text/event-stream"))),
         (status = 400, body = api::ErrorBody, description = "`stream` is not a boolean"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
@@ -102,16 +102,15 @@ impl Watch {
 
 /// List the resource usage of all active sandboxes
 ///
-/// Statistics of all active sandboxes, newest first, without the use of their disks. `tidebox top` asks for them each
-/// second.
+/// Statistics of all active sandboxes, newest first, without disk usage. `tidebox top` requests them every second.
 #[utoipa::path(get, path = "/api/v1/sandboxes/stats",
     operation_id = "list_sandbox_stats", tag = "sandboxes",
     params(
-        ("owner_id" = Option<String>, Query, description = "Only of this owner"),
-        ("provider" = Option<String>, Query, description = "Only of this provider"),
-        ("metadata.<key>" = Option<String>, Query, description = "Only with this value of the label `<key>`")),
+        ("owner_id" = Option<String>, Query, description = "Filter by owner"),
+        ("provider" = Option<String>, Query, description = "Filter by provider"),
+        ("metadata.<key>" = Option<String>, Query, description = "Filter by the value of the label `<key>`")),
     responses(
-        (status = 200, description = "The resources that they use", body = Vec<api::SandboxStats>),
+        (status = 200, description = "Resource usage of each sandbox", body = Vec<api::SandboxStats>),
         (status = 400, description = "Invalid filter", body = api::ErrorBody)))]
 pub async fn list(
     State(api): State<Api>,

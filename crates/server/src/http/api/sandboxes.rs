@@ -35,11 +35,11 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
         ("Idempotency-Key" = Option<String>, Header,
             description = "Name that you choose for this request: repeating it within 24h returns the same sandbox")),
     responses(
-        (status = 201, description = "Created; `Server-Timing` splits the time it took", body = api::Sandbox),
+        (status = 201, description = "Created; `Server-Timing` breaks down the time it took", body = api::Sandbox),
         (status = 400, description = "Invalid request, or the provider does not support it", body = api::ErrorBody),
         (status = 404, description = "No such template, provider or egress list", body = api::ErrorBody),
         (status = 409, description = "Destroyed while it was being created", body = api::ErrorBody),
-        (status = 429, description = "A cap or a maximum is reached", body = api::ErrorBody),
+        (status = 429, description = "A limit is reached, or a value is above its maximum", body = api::ErrorBody),
         (status = 500, description = "The provider failed", body = api::ErrorBody),
         (status = 503, description = "No provider is healthy", body = api::ErrorBody)))]
 pub async fn spawn(
@@ -62,7 +62,7 @@ pub async fn spawn(
     operation_id = "check_admission", tag = "sandboxes", request_body = api::SpawnRequest,
     params(("X-User-ID" = Option<String>, Header, description = "Owner who would be charged; overrides `owner_id`")),
     responses(
-        (status = 200, description = "The decision as of now; nothing is made",
+        (status = 200, description = "The decision at this moment; no sandbox is created",
             body = api::AdmissionDecision),
         (status = 400, description = "Invalid request, or the provider does not support it", body = api::ErrorBody),
         (status = 404, description = "No such template, provider or egress list", body = api::ErrorBody)))]
@@ -100,14 +100,14 @@ pub fn as_it_is(api: &Api, row: &Sandbox) -> api::Sandbox {
 #[utoipa::path(get, path = "/api/v1/sandboxes",
     operation_id = "list_sandboxes", tag = "sandboxes",
     params(
-        ("owner_id" = Option<String>, Query, description = "Only of this owner"),
+        ("owner_id" = Option<String>, Query, description = "Filter by owner"),
         ("state" = Option<String>, Query, pattern = "^(creating|running|paused|destroying|failed)$",
-            description = "Only `creating`, `running`, `paused`, `destroying` or `failed`"),
-        ("provider" = Option<String>, Query, description = "Only of this provider"),
-        ("metadata.<key>" = Option<String>, Query, description = "Only with this value of the label `<key>`"),
+            description = "Filter by state: `creating`, `running`, `paused`, `destroying` or `failed`"),
+        ("provider" = Option<String>, Query, description = "Filter by provider"),
+        ("metadata.<key>" = Option<String>, Query, description = "Filter by the value of the label `<key>`"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000,
             description = "Maximum number of sandboxes to return; all if absent"),
-        ("cursor" = Option<String>, Query, description = "Cursor of the page, from `X-Next-Cursor` of the page before")),
+        ("cursor" = Option<String>, Query, description = "Cursor of the page: `X-Next-Cursor` of the previous page")),
     responses(
         (status = 200, description = "Matching sandboxes that are not destroyed or expired", body = Vec<api::Sandbox>,
             headers(("X-Next-Cursor" = String, description = "Cursor of the next page; absent on the last page"))),
@@ -182,7 +182,7 @@ pub async fn destroy(State(api): State<Api>, Name(id): Name) -> Result<Json<api:
         (status = 200, body = api::Sandbox, description = "The sandbox with its new `expires_at`"),
         (status = 400, body = api::ErrorBody, description = "Invalid lifetime"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
-        (status = 429, body = api::ErrorBody, description = "Longer than the longest lifetime allowed")))]
+        (status = 429, body = api::ErrorBody, description = "The lifetime is above the maximum")))]
 pub async fn extend(
     State(api): State<Api>,
     Name(id): Name,
@@ -200,7 +200,7 @@ pub struct WaitParams {
     /// `running` (the default), `destroyed` or `failed`
     #[param(pattern = "^(running|destroyed|failed)$")]
     state: Option<String>,
-    /// Longest wait, such as `30s` (the default); at most `10m`
+    /// Maximum wait, such as `30s` (the default); at most `10m`
     #[param(value_type = Option<api::Span>)]
     timeout: Option<String>,
 }
@@ -224,7 +224,7 @@ pub async fn wait(
     let timeout = wire::span("timeout", params.timeout.as_deref().unwrap_or("30s"))?;
     if timeout > WAIT_MAX {
         let max = wire::duration(WAIT_MAX);
-        return Err(malformed(format!("`timeout` must be at most {max}; ask again when it has passed")));
+        return Err(malformed(format!("`timeout` must be at most {max}; repeat the request when it has passed")));
     }
     Ok(Json(wire::sandbox(&api.control.wait(&id, state, timeout).await?)))
 }

@@ -38,8 +38,7 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::S
 
 /// Save a secret
 ///
-/// It takes the place of an earlier one of its name, from the next request on. No answer ever has its
-/// value.
+/// Replaces a secret of the same name, starting with the next request. No answer ever contains the value.
 #[utoipa::path(put, path = "/api/v1/secrets/{name}",
     operation_id = "put_secret", tag = "secrets",
     params(("name" = api::SecretName, Path)), request_body = api::SecretRequest,
@@ -60,7 +59,7 @@ pub async fn save(
 #[utoipa::path(delete, path = "/api/v1/secrets/{name}",
     operation_id = "delete_secret", tag = "secrets", params(("name" = String, Path)),
     responses(
-        (status = 200, body = api::Status, description = "Deleted; requests go without it from now on"),
+        (status = 200, body = api::Status, description = "Deleted; later requests are sent without it"),
         (status = 404, body = api::ErrorBody, description = "No such secret")))]
 pub async fn delete(State(api): State<Api>, Name(name): Name) -> Result<Json<api::Status>> {
     api.control.delete_secret(&name).await?;

@@ -45,8 +45,8 @@ pub async fn take(
 
 /// Fork a sandbox
 ///
-/// Creates all copies, or no copy. They have the sandbox's files, size, owner, egress policy and labels; its processes
-/// keep running in them only if the provider has the capability `snapshot_memory`.
+/// Creates all copies or none. The copies have the sandbox's files, size, owner, egress policy and labels; its
+/// processes keep running in them only if the provider has the capability `snapshot_memory`.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/fork",
     operation_id = "fork_sandbox", tag = "snapshots", params(("id" = String, Path)),
     request_body = api::ForkRequest,
@@ -55,7 +55,7 @@ pub async fn take(
         (status = 400, body = api::ErrorBody, description = "Invalid count, or the provider does not support snapshots"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox, or it is destroyed or expired"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is being created or destroyed"),
-        (status = 429, body = api::ErrorBody, description = "A cap or a maximum is reached"),
+        (status = 429, body = api::ErrorBody, description = "A limit is reached, or a value is above its maximum"),
         (status = 500, body = api::ErrorBody, description = "The provider failed"),
         (status = 503, body = api::ErrorBody, description = "No provider is healthy"),
         (status = 507, body = api::ErrorBody, description = "Not enough disk space for the copies")))]
@@ -76,15 +76,15 @@ pub async fn fork(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ListParams {
-    /// Only of this owner
+    /// Filter by owner
     owner_id: Option<String>,
-    /// Only of this sandbox
+    /// Filter by sandbox
     sandbox_id: Option<String>,
 }
 
 /// List the snapshots, newest first
 ///
-/// Without a filter the list ends with snapshots that the server took itself: of `kind` `warm_pool` for the entries of
+/// Without a filter, the list ends with the snapshots that the server itself took: `kind` is `warm_pool` for entries of
 /// the warm pool, and `image` for the images of providers.
 #[utoipa::path(get, path = "/api/v1/snapshots",
     operation_id = "list_snapshots", tag = "snapshots", params(ListParams),

@@ -55,10 +55,10 @@ pub async fn ready(State(api): State<Api>, caller: Caller) -> Result<Json<api::R
             .filter_map(|provider| Some(format!("{}: {}", provider.name, provider.error.as_ref()?)))
             .collect();
         if providers.is_empty() {
-            why.push("this server has none; enable one under `providers`".to_owned());
+            why.push("this server has no provider; enable one under `providers`".to_owned());
         }
         if !api.control.other_workers().is_empty() {
-            why.push("no other worker that offers one is online and heard of; see GET /api/v1/workers".to_owned());
+            why.push("no other worker with a provider is online and reachable; see GET /api/v1/workers".to_owned());
         }
         return Err(Error::from(Unavailable::NoHealthyProvider(Diagnosis::Reasons(why))).into());
     }

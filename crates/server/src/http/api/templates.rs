@@ -99,7 +99,7 @@ pub async fn delete(State(api): State<Api>, Name(name): Name) -> Result<Json<api
         (status = 400, body = api::ErrorBody, description = "Invalid request, or the provider does not support it"),
         (status = 404, body = api::ErrorBody, description = "No such template or provider"),
         (status = 409, body = api::ErrorBody, description = "Destroyed while it was being created"),
-        (status = 429, body = api::ErrorBody, description = "A cap or a maximum is reached"),
+        (status = 429, body = api::ErrorBody, description = "A limit is reached, or a value is above its maximum"),
         (status = 500, body = api::ErrorBody, description = "The provider failed"),
         (status = 503, body = api::ErrorBody, description = "No provider is healthy")))]
 pub async fn spawn(

@@ -134,7 +134,7 @@ pub fn quota(body: &api::QuotaRequest) -> Result<Quota, ApiError> {
     let size = |field: &str, value: Option<u32>, (least, most): (u32, u32)| match value.unwrap_or(0) {
         0 => Ok(0),
         value if (least..=most).contains(&value) => Ok(value),
-        _ => Err(malformed(format!("`{field}` must be 0, which inherits, or from {} to {most}", least.max(1)))),
+        _ => Err(malformed(format!("`{field}` must be 0, to inherit, or from {} to {most}", least.max(1)))),
     };
     Ok(Quota {
         max_sandboxes,
@@ -342,7 +342,7 @@ pub fn event_filter(types: &[String], sandbox_id: Option<&str>) -> Result<Filter
     let kind = |name: &String| {
         EventType::named(name).ok_or_else(|| {
             let known: Vec<&str> = EventType::ALL.iter().map(|kind| kind.as_str()).collect();
-            malformed(format!("`type`: there is no `{}`; there are {}", shortened(name), known.join(", ")))
+            malformed(format!("`type`: unknown event type `{}`; the types are {}", shortened(name), known.join(", ")))
         })
     };
     let sandbox = sandbox_id

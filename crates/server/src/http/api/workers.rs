@@ -69,7 +69,7 @@ pub async fn renew(
     Ok(Json(wire::renewed(&lease)))
 }
 
-/// Register or repair a worker
+/// Register a worker, or correct its registration
 #[utoipa::path(post, path = "/api/v1/admin/workers/{worker}/heartbeat",
     operation_id = "register_worker", tag = "workers",
     params(("worker" = String, Path)), request_body = api::AdminHeartbeat,

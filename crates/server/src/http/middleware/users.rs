@@ -63,7 +63,8 @@ pub async fn check(api: &Api, about: About, parts: &mut Parts) -> Result<Viewer>
         }
         None => {
             return Err(malformed(
-                "`X-User-ID` is missing; users share boxes here (`pool.enabled`), so every request says whose it is",
+                "`X-User-ID` is missing; users share boxes here (`pool.enabled`), so every request must say which user \
+                 it is for",
             ));
         }
     };
@@ -106,7 +107,9 @@ fn listened_to(uri: &Uri) -> Result<Vec<String>> {
     let Params(query): Params<Vec<(String, String)>> = Params::of(uri)?;
     let ids: Vec<String> = query.into_iter().filter(|(name, _)| name == "sandbox_id").map(|(_, id)| id).collect();
     if ids.is_empty() {
-        return Err(malformed("`sandbox_id` is missing; where users share boxes, only the administrator hears of all"));
+        return Err(malformed(
+            "`sandbox_id` is missing; where users share boxes, only the administrator gets all events",
+        ));
     }
     Ok(ids)
 }

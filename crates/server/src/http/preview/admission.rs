@@ -45,8 +45,8 @@ pub fn admit(api: &Api, request: &mut Request) -> Result<Principal, Denied> {
 fn by_key(api: &Api, headers: &HeaderMap) -> Result<Principal, Denied> {
     let access = &api.settings.access;
     access.authorize(access.authenticate_preview(headers), Demand::Key).map_err(|denied| Denied {
-        message: "this preview asks for a key, or its link has expired; open the link that `tidebox open` or \
-                  POST /api/v1/sandboxes/{id}/preview gives, or send `X-API-Key` or `X-Preview-Token`",
+        message: "this preview requires a key, or its link has expired; open a link from `tidebox open` or POST \
+                  /api/v1/sandboxes/{id}/preview, or send `X-API-Key` or `X-Preview-Token`",
         ..denied
     })
 }

@@ -74,7 +74,7 @@ pub async fn exchange(
 }
 
 fn refusal(error: hyper::Error) -> ApiError {
-    tracing::debug!(%error, "a program did not answer in HTTP");
+    tracing::debug!(%error, "a program did not answer with HTTP");
     let mut cause = std::error::Error::source(&error);
     while let Some(error) = cause {
         if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::OutOfMemory) {
@@ -86,7 +86,7 @@ fn refusal(error: hyper::Error) -> ApiError {
         cause = error.source();
     }
     if error.is_user() {
-        return malformed("the body broke off, or its chunks make no sense; send it whole");
+        return malformed("the body was cut off, or its chunks are malformed; send the complete body");
     }
     Refusal::BadAnswer.into()
 }

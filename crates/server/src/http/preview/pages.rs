@@ -48,15 +48,15 @@ fn accepts_html(headers: &HeaderMap) -> bool {
 /// Returns the page; it is loaded again after `retry_s` seconds.
 fn page(status: StatusCode, code: &str, message: &str, retry_s: Option<&str>) -> String {
     let title = match code {
-        "unauthorized" => "This preview asks for a key",
+        "unauthorized" => "This preview requires a key",
         "not_found" => "This sandbox is gone",
         "conflict" => "This sandbox is not running",
-        "bad_request" => "This address is not that of a preview",
+        "bad_request" => "This is not the address of a preview",
         "bad_gateway" if retry_s.is_some() => "Nothing listens here yet",
         _ => status.canonical_reason().unwrap_or("This preview failed"),
     };
     let refresh = retry_s.map(|after| format!("<meta http-equiv=\"refresh\" content=\"{}\">", escaped(after)));
-    let hint = retry_s.map_or("", |_| "<p>This page tries again by itself.</p>");
+    let hint = retry_s.map_or("", |_| "<p>This page retries automatically.</p>");
     format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width\">{}<title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>\

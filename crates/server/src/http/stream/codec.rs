@@ -137,7 +137,7 @@ impl<R: Read> Read for Bounded<R> {
         self.read += read as u64;
         if self.read > self.bound.bytes_max {
             self.bound.is_exceeded.store(true, Ordering::Relaxed);
-            return Err(io::Error::other(Error::TooLarge("the body is too large when it is unpacked".to_owned())));
+            return Err(io::Error::other(Error::TooLarge("the decompressed body is too large".to_owned())));
         }
         Ok(read)
     }
@@ -198,7 +198,7 @@ fn cause(error: io::Error) -> Error {
     match error.into_inner().map(|inner| inner.downcast::<Error>()) {
         Some(Ok(error)) => *error,
         _ if kind == io::ErrorKind::UnexpectedEof => Error::Invalid("the body was cut off".to_owned()),
-        _ => Error::Invalid("the body is not what `Content-Encoding` says, or damaged".to_owned()),
+        _ => Error::Invalid("the body does not match its `Content-Encoding`, or is damaged".to_owned()),
     }
 }
 

@@ -85,7 +85,7 @@ fn accept(headers: &HeaderMap, instead: &str) -> Result<HeaderValue> {
         )));
     }
     if headers.get(header::SEC_WEBSOCKET_VERSION).is_none_or(|version| version != VERSION) {
-        return Err(malformed("send `Sec-WebSocket-Version: 13`; there is no other"));
+        return Err(malformed("send `Sec-WebSocket-Version: 13`; no other version is supported"));
     }
     let key = headers.get(header::SEC_WEBSOCKET_KEY).filter(|key| {
         let decoded = BASE64.decode(key.as_bytes());

@@ -26,7 +26,7 @@ impl Eviction {
             let has_removed = match ended {
                 Ok(Ok(pruned)) => !pruned.images.is_empty(),
                 Ok(Err(error)) => {
-                    tracing::warn!(error = %Chain(&error), "images cannot be removed from a full disk");
+                    tracing::warn!(error = %Chain(&error), "cannot remove images from a full disk");
                     false
                 }
                 Err(_) => false,

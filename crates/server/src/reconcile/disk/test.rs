@@ -125,8 +125,8 @@ async fn the_advice_fits_the_box_that_is_ended() {
     for (disk_mb, held, advice) in [
         (0, 900, "spawn with `disk_mb`"),
         (2000, 900, "spawn with less `disk_mb`"),
-        (0, 24, "its operator has to make room"),
-        (64, 24, "its operator has to make room"),
+        (0, 24, "the operator has to free space"),
+        (64, 24, "the operator has to free space"),
     ] {
         let mut disk = Disks::new().await;
         let usage = DiskUsage { bytes: held * MIB, ..DiskUsage::default() };

@@ -107,16 +107,16 @@ async fn an_archive_that_would_lead_out_is_refused_and_nothing_is_written_there(
     check(&[(Char, "null", ""), (Block, "disk", "")], "device").await;
     check(&[(Fifo, "fifo", "")], "FIFO").await;
     check(&[(Regular, "twice", "x"), (Regular, "twice/file", "x")], "`twice`").await;
-    check(&[(Regular, "tree/file", "x"), (Regular, "tree", "x")], "a directory of this name").await;
+    check(&[(Regular, "tree/file", "x"), (Regular, "tree", "x")], "a directory with this name").await;
     check(&[(Regular, "file/below", "x")], "`file`").await;
-    check(&[(Regular, "dir", "x")], "a directory of this name").await;
+    check(&[(Regular, "dir", "x")], "a directory with this name").await;
     check(&[(Regular, ".", "x")], "directory itself").await;
     check(&[(EntryType::GNUSparse, "sparse", "x")], "sparse").await;
     check(&[(EntryType::XHeader, "pax", "999 path=x\n"), (Regular, "a", "")], "pax").await;
     check(&[(EntryType::XHeader, "pax", "22 GNU.sparse.major=1\n"), (Regular, "a", "")], "sparse").await;
     check(&[(EntryType::GNULongName, "n", "../long"), (Regular, "a", "")], "`..`").await;
     check(&[(EntryType::GNULongName, "n", &"x/".repeat(40_000)), (Regular, "a", "")], "header above").await;
-    check(&[(EntryType::new(b'Z'), "odd", "")], "not known").await;
+    check(&[(EntryType::new(b'Z'), "odd", "")], "unknown kind").await;
     // A link over a link, and a file over a link, replace it.
     put(&server, &format!("{url}/workspace/in"), archive(&[(Regular, "old", "new\n")])).await.ok();
     assert_eq!(server.output(&id, "cat in/old; cat out/file").await, "new\nsafe\n");
@@ -128,10 +128,10 @@ async fn an_archive_that_would_lead_out_is_refused_and_nothing_is_written_there(
     sum.set_cksum();
     lies[..512].copy_from_slice(sum.as_bytes());
     for (bytes, words) in [
-        (lies, "cut short"),
-        (vec![7; 4096], "no tar archive"),
-        (b"hello".to_vec(), "no tar"),
-        (vec![0xff; 512], "no tar"),
+        (lies, "truncated"),
+        (vec![7; 4096], "not a tar archive"),
+        (b"hello".to_vec(), "not a tar"),
+        (vec![0xff; 512], "not a tar"),
     ] {
         put(&server, &format!("{url}/workspace/in"), bytes).await.refused(400, "bad_request", words);
     }
@@ -157,7 +157,7 @@ async fn a_cut_archive_leaves_what_was_whole_and_says_so() {
     ]);
     let cut = whole[..2 * 5632 + 1000].to_vec();
     let refused = put(&server, &format!("{url}/workspace/d"), cut).await;
-    refused.refused(400, "bad_request", "the 2 members before it were unpacked, and stay");
+    refused.refused(400, "bad_request", "the 2 members before it were unpacked and remain");
     assert_eq!(server.output(&id, "ls d; cat d/* | wc -c").await, "a\nb\n10000\n");
 }
 

@@ -338,7 +338,7 @@ async fn the_box_that_takes_the_last_of_the_disk_is_ended_and_its_neighbours_are
     let command = json!({"command": "head -c 300000000 /dev/zero | split -b 4096 -a 6 - f"});
     server.post(&format!("/sandboxes/{hog}/exec"), command).await;
     let failed = server.get(&format!("/sandboxes/{hog}/wait?state=failed&timeout=30s")).await.ok();
-    assert!(failed["error"].as_str().unwrap().contains("spawn with `disk_mb` to bound it"), "{failed}");
+    assert!(failed["error"].as_str().unwrap().contains("spawn with `disk_mb` to limit it"), "{failed}");
     server
         .until("its files are gone", async || {
             let stat = rustix::fs::statvfs(disk.path()).unwrap();

@@ -123,7 +123,7 @@ async fn an_owner_id_is_percent_decoded_before_it_is_checked() {
 #[tokio::test]
 async fn no_owner_can_be_called_like_a_route_of_the_quotas() {
     let server = TestServer::start(MOCK).await;
-    let reserved = "no owner can be called `summary`";
+    let reserved = "the owner id cannot be `summary`";
     for base in ["/quotas", "/admin/quotas"] {
         server.put(&format!("{base}/summary"), json!({})).await.refused(405, "method_not_allowed", "");
         server.delete(&format!("{base}/summary")).await.refused(405, "method_not_allowed", "");

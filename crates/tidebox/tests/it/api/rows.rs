@@ -118,7 +118,7 @@ async fn lists_of_several_parts_are_whole() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_cannot_fill_the_log() {
     const FLOOD: usize = 1_500;
-    let server = TestServer::builder(MOCK).expecting("a request failed").expecting("were left out").start().await;
+    let server = TestServer::builder(MOCK).expecting("a request failed").expecting("were dropped").start().await;
     let started = std::time::Instant::now();
     futures_util::stream::iter(0..FLOOD)
         .for_each_concurrent(16, async |_| {
@@ -126,7 +126,7 @@ async fn a_caller_cannot_fill_the_log() {
             server.post("/sandboxes", spawn).await.refused(500, "provider_error", "");
         })
         .await;
-    server.until("what is left out is counted", async || server.log_text().contains("were left out")).await;
+    server.until("what is left out is counted", async || server.log_text().contains("were dropped")).await;
     let windows = usize::try_from(started.elapsed().as_secs() / 10).unwrap() + 2;
     let lines = server.log_text().matches("\"a request failed\"").count();
     assert!(lines <= 100 * windows, "{lines} lines in {windows} windows");

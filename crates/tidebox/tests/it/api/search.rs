@@ -49,7 +49,7 @@ async fn a_search_that_makes_no_sense_says_what_to_change() {
         (json!({"pattern": "("}), "regular expression"),
         (json!({"pattern": r"(a)\1"}), "backreferences"),
         (json!({"pattern": r"(\w{1000}){1000}"}), "regular expression"),
-        (json!({"pattern": r"a\nb"}), "each line by itself"),
+        (json!({"pattern": r"a\nb"}), "each line separately"),
         (json!({"pattern": "x".repeat(20_000)}), "`pattern`"),
         (json!({"pattern": "x", "include": ["a{b"]}), "`include`"),
         (json!({"pattern": "x", "exclude": vec!["x"; 101]}), "`exclude`"),

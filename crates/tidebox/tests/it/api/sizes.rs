@@ -87,7 +87,7 @@ async fn an_owners_ceilings_override_the_servers_but_make_no_machine_larger() {
     huge.refused(429, "resource_limit", "`memory_mb`");
     spawn_as(&server, "ada", json!({"vcpus": 1024})).await.refused(429, "resource_limit", "`vcpus`");
     for (body, words) in [
-        (json!({"max_memory_mb": 15}), "`max_memory_mb` must be 0, which inherits, or from 16 to 16777216"),
+        (json!({"max_memory_mb": 15}), "`max_memory_mb` must be 0, to inherit, or from 16 to 16777216"),
         (json!({"max_vcpus": 1025}), "from 1 to 1024"),
         (json!({"max_disk_mb": 16_777_217}), "`max_disk_mb`"),
         (json!({"max_disk_mb": -1}), "max_disk_mb"),

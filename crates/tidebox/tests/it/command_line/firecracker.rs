@@ -64,7 +64,7 @@ fn setup_prepares_a_kernel_and_prints_the_settings() {
     assert_eq!(found["firecracker"], ("ok", &*format!("version 1.16.1, {firecracker}"), ""));
     assert_eq!(found["jailer"], ("ok", &*format!("version 1.16.1, {jailer}"), ""));
     assert_eq!(found["drives"].0, "ok", "{report}");
-    assert_eq!(found["kernel"], ("ok", &*format!("6.1.0-own with 0 modules, made of {kernel}"), ""));
+    assert_eq!(found["kernel"], ("ok", &*format!("6.1.0-own with 0 modules, made from {kernel}"), ""));
     // Where there is no device, no guest is tried.
     assert_eq!(found.get("guest").map(|guest| guest.0), (found["kvm"].0 == "ok").then_some("ok"));
     assert!(found.contains_key("processor") && found.contains_key("user"), "{report}");
@@ -99,9 +99,9 @@ fn setup_says_what_is_missing_and_prints_no_settings() {
     let text = String::from_utf8(output.stdout).unwrap();
     let firecracker = host.shown("firecracker");
     for line in [
-        format!("  missing firecracker {firecracker} is version 1.15.0, and 1.16 is the least\n"),
-        format!("  missing kernel      none for guests can be made of {firecracker}\n"),
-        format!("-> {firecracker} is no kernel: give a bzImage, such as /boot/vmlinuz-<release>,"),
+        format!("  missing firecracker {firecracker} is version 1.15.0, but 1.16 is the minimum\n"),
+        format!("  missing kernel      no guest kernel can be made from {firecracker}\n"),
+        format!("-> {firecracker} is not a kernel: use a bzImage, such as /boot/vmlinuz-<release>,"),
     ] {
         assert!(text.contains(&line), "{line}\n{text}");
     }

@@ -97,17 +97,17 @@ async fn a_policy_that_makes_no_sense_is_refused_by_the_entry_that_is_at_fault()
         (json!({"mode": "all"}), "unknown variant `all`"),
         (json!({"allow": ["a.example"]}), "missing field `mode`"),
         (json!({"mode": "open", "more": 1}), "unknown field `more`"),
-        (json!({"mode": "open", "allow": ["a.example"]}), "`egress.allow` has no use with the mode `open`"),
+        (json!({"mode": "open", "allow": ["a.example"]}), "`egress.allow` has no effect with the mode `open`"),
         (json!({"mode": "allow-list", "allow": ["a.example", "*.com"]}), "`egress.allow[1]`: `*.com` has a wildcard"),
         (json!({"mode": "allow-list", "allow": ["*"]}), "has a wildcard"),
         (json!({"mode": "allow-list", "allow": ["a.*.b"]}), "has a wildcard"),
         (json!({"mode": "allow-list", "allow": ["a.example:0"]}), "has a port that does not exist"),
-        (json!({"mode": "allow-list", "allow": ["ex\u{e4}mple.com"]}), "write a name of other scripts as xn--"),
-        (json!({"mode": "allow-list", "allow": ["2130706433"]}), "looks like an address and is none"),
+        (json!({"mode": "allow-list", "allow": ["ex\u{e4}mple.com"]}), "write names in other scripts as xn--"),
+        (json!({"mode": "allow-list", "allow": ["2130706433"]}), "looks like an address but is not one"),
         (json!({"mode": "allow-list", "allow": ["http://a.example"]}), "`egress.allow[0]`"),
         (json!({"mode": "allow-list", "allow": ["a".repeat(300)]}), "is longer than 253 characters"),
         (json!({"mode": "open", "deny": ["10.0.0.0/33"]}), "is not a network"),
-        (json!({"mode": "allow-list", "allow": many}), "has 10000 entries; it may have 1000"),
+        (json!({"mode": "allow-list", "allow": many}), "has 10000 entries; at most 1000 are allowed"),
         (json!({"mode": "allow-list", "allow": vec!["a".repeat(60) + ".example"; 900]}), "use a list of the operator"),
     ] {
         for answer in [
@@ -151,13 +151,13 @@ async fn the_bound_on_all_bytes_outlives_the_server() {
     server.launch().await;
     assert!(download(&server, &id, port).await < 400, "what came before counts");
     let refused = server.output(&id, &format!("curl -sS -m 20 http://web.example:{port}/ 2>&1 || true")).await;
-    assert!(refused.contains("all the bytes that it may"), "{refused}");
+    assert!(refused.contains("used up the bytes that it may"), "{refused}");
     // A crash loses what was exchanged within a second before it.
     tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
     server.kill();
     server.launch().await;
     let refused = server.output(&id, &format!("curl -sS -m 20 http://web.example:{port}/ 2>&1 || true")).await;
-    assert!(refused.contains("all the bytes that it may"), "{refused}");
+    assert!(refused.contains("used up the bytes that it may"), "{refused}");
     host.abort();
 }
 

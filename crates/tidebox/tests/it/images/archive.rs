@@ -63,7 +63,11 @@ async fn what_is_no_archive_leaves_nothing() {
         answer.refused(413, "payload_too_large", "raise `images.max_image_mb`");
     }
     let xz = [&b"\xfd7zXZ\x00"[..], &[1; 1000]].concat();
-    import(&server, "?name=a", "application/x-tar", xz).await.refused(400, "bad_request", "packed by xz; plain, gzip");
+    import(&server, "?name=a", "application/x-tar", xz).await.refused(
+        400,
+        "bad_request",
+        "compressed with xz; use plain tar, gzip",
+    );
     assert_eq!(server.get("/images").await.ok(), json!([]));
 }
 
@@ -79,7 +83,7 @@ async fn a_server_that_stops_does_not_wait_for_an_image_to_be_unpacked() {
     server.until("the unpacking", async || std::fs::read_dir(&trees).is_ok_and(|trees| trees.count() > 0)).await;
     assert_eq!(server.terminate(), Some(0));
     let answer = Answer::read(importing.await.unwrap().unwrap()).await;
-    answer.refused(503, "unavailable", "this server is stopping; import it again");
+    answer.refused(503, "unavailable", "this server is shutting down; import the image again");
     assert!(!server.log_text().contains("cut off"), "{}", server.log_text());
     let is_whole = |tree: std::io::Result<std::fs::DirEntry>| tree.unwrap().file_name().len() == 64;
     assert!(!std::fs::read_dir(&trees).unwrap().any(is_whole));

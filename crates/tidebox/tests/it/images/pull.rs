@@ -157,6 +157,6 @@ async fn a_removal_ends_a_pull_that_is_under_way() {
     let pulling = tokio::spawn(request.send());
     server.until("the pull", async || events(&server, "image.pulling").await.len() == 1).await;
     server.delete(&format!("/images/{name}")).await.ok();
-    Answer::read(pulling.await.unwrap().unwrap()).await.refused(503, "unavailable", "ended by a removal");
+    Answer::read(pulling.await.unwrap().unwrap()).await.refused(503, "unavailable", "cancelled by a removal");
     server.delete(&format!("/images/{name}")).await.refused(404, "not_found", &name);
 }

@@ -74,7 +74,7 @@ fn what_is_no_socket_is_not_replaced() {
     std::fs::write(&place.path, "precious").unwrap();
     let (code, text) = refused_start(&[("server.unix_socket", place.path.to_str().unwrap())]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("no socket"), "{text}");
+    assert!(text.contains("not a socket"), "{text}");
     assert_eq!(std::fs::read(&place.path).unwrap(), b"precious");
 }
 

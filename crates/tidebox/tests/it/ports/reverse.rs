@@ -136,7 +136,7 @@ async fn a_program_in_a_sandbox_reaches_its_caller_with_plain_websockets() {
     for path in [path, format!("/sandboxes/{id}/ports/4001/listen/1"), format!("/sandboxes/{id}/ports/4000/listen/999")]
     {
         let (status, body) = open_at(&server, &path, &[]).await.err().unwrap();
-        assert!(status == 404 && body["message"].as_str().unwrap().contains("no connection"), "{path}: {body}");
+        assert!(status == 404 && body["message"].as_str().unwrap().contains("is not waiting"), "{path}: {body}");
     }
 }
 

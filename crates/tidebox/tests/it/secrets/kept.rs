@@ -50,16 +50,16 @@ async fn what_is_no_secret_is_refused_and_says_what_to_change() {
         server.post("/templates", template).await.refused(404, "not_found", "secret `key` does not exist");
     }
     for (secrets, words) in [
-        (json!(["a b"]), "`egress.secrets[0]`: `a b` names no secret"),
-        (json!([""]), "names no secret"),
+        (json!(["a b"]), "`egress.secrets[0]`: `a b` does not name a secret"),
+        (json!([""]), "does not name a secret"),
         (json!(["key@*"]), "names a host that"),
-        (json!(vec!["key"; 51]), "it may name 50"),
+        (json!(vec!["key"; 51]), "it may name at most 50"),
     ] {
         let body = json!({"egress": {"mode": "open", "secrets": secrets}});
         server.post("/sandboxes", body).await.refused(400, "bad_request", words);
     }
     let none = json!({"egress": {"mode": "none", "secrets": ["key"]}});
-    server.post("/sandboxes", none).await.refused(400, "bad_request", "`egress.secrets` has no use");
+    server.post("/sandboxes", none).await.refused(400, "bad_request", "`egress.secrets` has no effect");
 }
 
 #[tokio::test]
@@ -138,7 +138,7 @@ async fn a_secret_without_hosts_is_for_the_commands_that_name_it_and_stored_nowh
     let other = server.spawn_with(json!({"owner_id": "bob"})).await;
     exec(&other, json!({"A": "key"})).await.refused(404, "not_found", "secret `key` does not exist");
     exec(&id, json!({"A": "none"})).await.refused(404, "not_found", "secret `none` does not exist");
-    exec(&id, json!({"A": "a b"})).await.refused(400, "bad_request", "`env_secret.A`: `a b` names no secret");
+    exec(&id, json!({"A": "a b"})).await.refused(400, "bad_request", "`env_secret.A`: `a b` does not name a secret");
     exec(&id, json!({"A": "bound"})).await.refused(400, "bad_request", "never enters a sandbox");
     let policy = json!({"mode": "open", "secrets": ["key"]});
     server.put(&format!("/sandboxes/{id}/egress"), policy).await.refused(400, "bad_request", "bound to no host");
@@ -157,10 +157,10 @@ async fn secrets_open_with_the_key_that_they_were_sealed_with_only() {
     assert_eq!(own.len(), 32);
     std::fs::write(&key, [7; 32]).unwrap();
     std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
-    site.server.expect_trouble("sealed with another key");
+    site.server.expect_trouble("sealed with a different key");
     site.server.expect_trouble("a request failed");
     site.server.launch().await;
-    assert!(site.server.log_text().contains("others may read or change this key"), "it is warned about");
+    assert!(site.server.log_text().contains("other users may read or change this key"), "it is warned about");
     let policy = json!({"egress": {"mode": "open", "secrets": ["key"]}});
     let other = site.server.spawn_with(policy).await;
     let answer = site.curl(&other, "https://HERE/").await;

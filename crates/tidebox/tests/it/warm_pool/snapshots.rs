@@ -160,7 +160,7 @@ async fn one_that_makes_no_box_is_given_up_and_the_spawn_runs_the_commands() {
     }
     server.until("the broken one is removed", async || folders(&server).is_disjoint(&before)).await;
     server.until("there is another", async || snapshots(&server).await.len() == 1).await;
-    assert!(server.log_text().contains("cannot make a box of a snapshot"), "{}", server.log_text());
+    assert!(server.log_text().contains("cannot make a box from a snapshot"), "{}", server.log_text());
 }
 
 #[tokio::test]

@@ -101,7 +101,7 @@ async fn a_control_plane_is_ready_while_a_worker_offers_a_provider() {
     assert_eq!((&ready["total_providers"], &ready["providers"]), (&json!(1), &json!([])), "those here are listed");
     pair.worker.kill();
     pair.plane.until("it is not", async || pair.plane.get("/ready").await.status == 503).await;
-    let words = "no other worker that offers one is online and heard of";
+    let words = "no other worker with a provider is online and reachable";
     pair.plane.get("/ready").await.refused(503, "unavailable", words);
     pair.worker.launch().await;
     pair.plane.until("it is again", async || pair.plane.get("/ready").await.status == 200).await;
@@ -191,7 +191,7 @@ async fn an_older_generation_is_refused_by_the_worker() {
     // A holder of a later lease writes; from then on the control plane's lease is the older one.
     pair.write_with_generation(&its_id, "1000000").await.ok();
     let refused = pair.plane.post(&format!("/sandboxes/{id}/exec"), json!({"command": "true"})).await;
-    refused.refused(409, "conflict", "another holder may have this sandbox now");
+    refused.refused(409, "conflict", "another holder may now have this sandbox");
     pair.worker.kill();
     pair.worker.launch().await;
     pair.worker.expect_trouble("a request failed");
@@ -222,11 +222,11 @@ async fn a_lease_is_renewed_by_its_worker_and_by_nobody_else() {
 #[tokio::test]
 async fn a_worker_says_what_it_lacks_before_it_starts() {
     for (arguments, settings, words) in [
-        ("worker", "worker.token=t", "no control plane is named"),
+        ("worker", "worker.token=t", "no control plane is set"),
         ("worker --control-plane http://127.0.0.1:9", "", "no credential"),
         ("worker --control-plane http://127.0.0.1:9 --id a/b", "worker.token=t", "`a/b` cannot be this worker's id"),
         ("worker --control-plane http://127.0.0.1:9 --id local", "worker.token=t", "`local` cannot be"),
-        ("worker --control-plane nonsense --id w1", "worker.token=t", "cannot speak to the control plane"),
+        ("worker --control-plane nonsense --id w1", "worker.token=t", "the connection to the control plane"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tidebox"));

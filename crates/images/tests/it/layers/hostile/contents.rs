@@ -52,7 +52,7 @@ fn a_file_below_a_file_is_refused() {
 #[test]
 fn a_member_of_an_unknown_kind_is_refused() {
     for kind in [b'D', b'V', b'M', b'9', b'\x1b', 0xff] {
-        attack(|_| vec![vec![Entry::raw(kind, "a")]]).refused("a kind that is not known");
+        attack(|_| vec![vec![Entry::raw(kind, "a")]]).refused("an unknown type");
     }
 }
 
@@ -132,7 +132,7 @@ fn an_owner_that_no_box_has_is_refused() {
     for (uid, gid) in [(65_536, 0), (0, 65_536), (u64::from(u32::MAX), 0), (1 << 32, 0), (1 << 55, 1 << 55)] {
         let outcome = attack(|_| vec![vec![Entry::file("f", "").owner(uid, gid)]]);
         if is_root() {
-            outcome.refused("users and groups up to 65535 only");
+            outcome.refused("users and groups only up to 65535");
         } else {
             assert_eq!(outcome.root().join("f").metadata().unwrap().uid(), rustix::process::geteuid().as_raw());
         }
@@ -148,7 +148,7 @@ fn times_from_before_and_after_all_time_are_taken_as_far_as_they_go() {
         })
         .holds("f", "x");
     }
-    attack(|_| vec![vec![Entry::file("f", "x").pax("mtime", "soon")]]).refused("a time that is none");
+    attack(|_| vec![vec![Entry::file("f", "x").pax("mtime", "soon")]]).refused("an invalid time");
 }
 
 #[test]
@@ -161,15 +161,15 @@ fn sizes_that_are_none_are_refused() {
             vec![tar]
         }
     };
-    attack_raw(with_size(&[0xff; 12])).refused("below zero");
-    attack_raw(with_size(b"\x80\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")).refused("a number that is none");
-    attack_raw(with_size(b"\x80\0\0\0\x7f\xff\xff\xff\xff\xff\xff\xff")).refused("cut short");
-    attack_raw(with_size(b"99999999999\0")).refused("a number that is none");
-    attack_raw(with_size(b"77777777777\0")).refused("cut short");
-    attack_raw(with_size(b"-0000000001\0")).refused("a number that is none");
-    attack(|_| vec![vec![Entry::file("f", "x").pax("size", "18446744073709551615")]]).refused("cut short");
-    attack(|_| vec![vec![Entry::file("f", "x").pax("size", "18446744073709551616")]]).refused("a number that is none");
-    attack(|_| vec![vec![Entry::file("f", "x").pax("size", "-1")]]).refused("a number that is none");
+    attack_raw(with_size(&[0xff; 12])).refused("negative");
+    attack_raw(with_size(b"\x80\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")).refused("an invalid number");
+    attack_raw(with_size(b"\x80\0\0\0\x7f\xff\xff\xff\xff\xff\xff\xff")).refused("truncated");
+    attack_raw(with_size(b"99999999999\0")).refused("an invalid number");
+    attack_raw(with_size(b"77777777777\0")).refused("truncated");
+    attack_raw(with_size(b"-0000000001\0")).refused("an invalid number");
+    attack(|_| vec![vec![Entry::file("f", "x").pax("size", "18446744073709551615")]]).refused("truncated");
+    attack(|_| vec![vec![Entry::file("f", "x").pax("size", "18446744073709551616")]]).refused("an invalid number");
+    attack(|_| vec![vec![Entry::file("f", "x").pax("size", "-1")]]).refused("an invalid number");
 }
 
 // Archives that lie about themselves.
@@ -219,7 +219,7 @@ fn members_after_the_end_are_refused() {
 #[test]
 fn an_archive_that_is_none_is_refused() {
     attack_raw(|_| vec![b"#!/bin/sh\nexit 1\n".repeat(100)]).refused("checksum is wrong");
-    attack_raw(|_| vec![vec![1; 100]]).refused("cut short");
+    attack_raw(|_| vec![vec![1; 100]]).refused("truncated");
     let mut tar = layer(&[Entry::file("a", "")]);
     tar[0] ^= 1;
     attack_raw(|_| vec![tar]).refused("checksum is wrong");
@@ -229,7 +229,7 @@ fn an_archive_that_is_none_is_refused() {
 fn content_that_ends_early_is_refused() {
     let tar = layer(&[Entry::file("a", vec![b'x'; 400_000]), Entry::file("b", vec![b'y'; 3_000])]);
     for cut in [511, 600, 200_000, 401_500, 402_500] {
-        attack_raw(|_| vec![tar[..cut].to_vec()]).refused("cut short");
+        attack_raw(|_| vec![tar[..cut].to_vec()]).refused("truncated");
     }
 }
 

@@ -157,9 +157,9 @@ fn links_of_the_proc_file_system_are_links_like_any_other() {
 #[test]
 fn links_in_a_circle_are_refused() {
     let circle = |_: &str| vec![vec![Entry::symlink("a", "b"), Entry::symlink("b", "a"), Entry::file("a/x", "")]];
-    attack(circle).refused("round in a circle");
+    attack(circle).refused("a loop of symbolic links");
     let itself = |_: &str| vec![vec![Entry::symlink("a", "a/a"), Entry::file("a/x", "")]];
-    attack(itself).refused("round in a circle");
+    attack(itself).refused("a loop of symbolic links");
 }
 
 #[test]
@@ -174,13 +174,13 @@ fn links_that_double_with_each_step_are_refused_at_once() {
         entries.push(Entry::file("l59/x", ""));
         vec![entries]
     });
-    outcome.refused("round in a circle");
+    outcome.refused("a loop of symbolic links");
     assert!(begun.elapsed() < Duration::from_secs(30));
 }
 
 #[test]
 fn a_link_to_nothing_or_too_far_is_refused() {
-    attack(|_| vec![vec![Entry::symlink("a", "")]]).refused("a link to nothing");
+    attack(|_| vec![vec![Entry::symlink("a", "")]]).refused("a link without a target");
     attack(|_| vec![vec![Entry::symlink("a", "x".repeat(5_000))]]).refused("too long");
 }
 
@@ -189,19 +189,19 @@ fn a_link_to_nothing_or_too_far_is_refused() {
 #[test]
 fn a_hard_link_to_an_absolute_name_does_not_reach_out() {
     let outcome = attack(|outside| vec![vec![Entry::hardlink("a", format!("{outside}/file"))]]);
-    outcome.refused("which is not there");
+    outcome.refused("which does not exist");
 }
 
 #[test]
 fn a_hard_link_with_steps_up_does_not_reach_out() {
     let up = "../".repeat(30);
-    attack(|outside| vec![vec![Entry::hardlink("a", format!("{up}{outside}/file"))]]).refused("which is not there");
+    attack(|outside| vec![vec![Entry::hardlink("a", format!("{up}{outside}/file"))]]).refused("which does not exist");
 }
 
 #[test]
 fn a_hard_link_through_a_link_does_not_reach_out() {
     let outcome = attack(|outside| vec![vec![Entry::symlink("link", outside), Entry::hardlink("a", "link/file")]]);
-    outcome.refused("which is not there");
+    outcome.refused("which does not exist");
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn a_hard_link_below_a_link_stays_inside() {
 fn a_hard_link_to_itself_leaves_the_file() {
     let outcome = attack(|_| vec![vec![Entry::file("d/a", "x"), Entry::hardlink("d/a", "/d/../d/a")]]);
     outcome.holds("d/a", "x");
-    attack(|_| vec![vec![Entry::hardlink("a", "a")]]).refused("which is not there");
+    attack(|_| vec![vec![Entry::hardlink("a", "a")]]).refused("which does not exist");
 }
 
 #[test]

@@ -188,7 +188,7 @@ fn what_stays_free_of_the_disk_is_looked_at_while_an_image_is_unpacked() {
         let bounds = Bounds { reserve: Reserve { bytes: 1 << 60, inodes: 0 }, ..BOUNDS };
         let unpacked = store.trees.unpack(DIGEST, &[blob], &bounds, &CancellationToken::new(), &|_| ());
         let Err(Error::Full(text)) = unpacked else { panic!("{unpacked:?}") };
-        assert!(text.contains("no room") && text.contains("tidebox image prune"), "{text}");
+        assert!(text.contains("too full") && text.contains("tidebox image prune"), "{text}");
         store.check();
     }
 }

@@ -166,7 +166,7 @@ fn fit(head: &mut Parts) -> Result<usize, ApiError> {
         if hosts.any(|host| !host.as_bytes().eq_ignore_ascii_case(authority.as_bytes())) {
             return Err(malformed("the header `Host` must be the same as `:authority`, or be left out"));
         }
-        let host = HeaderValue::try_from(authority).map_err(|_| malformed("`:authority` is no host"))?;
+        let host = HeaderValue::try_from(authority).map_err(|_| malformed("`:authority` is not a host"))?;
         head.headers.insert(header::HOST, host);
     }
     if let (Some(target), true) = (head.uri.path_and_query(), head.method != Method::CONNECT) {

@@ -21,14 +21,14 @@ const INSTEAD: &str = "POST to `/api/v1/sandboxes/{id}/exec` with `stream: true`
 
 /// Run a command over a WebSocket
 ///
-/// A WebSocket. The client's first message is a `SocketStart`; then come `SocketStdin`, `SocketEof`, `SocketResize`
-/// and `SocketSignal`, and binary frames with raw bytes for stdin. The server sends `SocketOutput`. Hanging up kills
-/// the command.
+/// A WebSocket. The client first sends a `SocketStart`, then `SocketStdin`, `SocketEof`, `SocketResize` and
+/// `SocketSignal`, and binary frames with raw bytes for stdin. The server sends `SocketOutput`. Hanging up kills the
+/// command.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/exec/ws",
     operation_id = "open_exec_socket", tag = "exec",
     params(("id" = String, Path),
         ("Sec-WebSocket-Protocol" = Option<String>, Header,
-            description = "`tidebox.v1`, and from a page in a browser `tidebox.key.<base64url of the key>`")),
+            description = "`tidebox.v1`; in a browser, also `tidebox.key.<base64url of the key>`")),
     responses(
         (status = 101, description = "Switched to a WebSocket"),
         (status = 400, body = api::ErrorBody, description = "Invalid WebSocket handshake"),
@@ -50,32 +50,32 @@ const OUTPUT_INSTEAD: &str = "GET `/api/v1/sandboxes/{id}/processes/{process}/ou
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct AttachParams {
-    /// Sequence number to continue from. If absent, the screen of the terminal and the output after it; without a
-    /// terminal all output that is kept
+    /// Sequence number to continue from. If absent, the output starts with the terminal's screen or, without a
+    /// terminal, with the oldest output that is kept
     #[param(minimum = 0)]
     from: Option<u64>,
     /// True to receive output in binary frames, unchanged: one byte for the stream (1 stdout, 2 stderr, 3 the
     /// screen), then the bytes
     #[serde(default)]
     binary: bool,
-    /// Columns that the terminal takes; with `rows`
+    /// Columns to resize the terminal to; requires `rows`
     #[param(minimum = 1, maximum = 65535)]
     cols: Option<u16>,
-    /// Rows that the terminal takes; with `cols`
+    /// Rows to resize the terminal to; requires `cols`
     #[param(minimum = 1, maximum = 65535)]
     rows: Option<u16>,
 }
 
 /// Attach to a background process
 ///
-/// A WebSocket on which the output of the process comes, as `SocketOutput`s. The client may send `SocketStdin`,
-/// `SocketEof`, `SocketResize` and `SocketSignal`, and binary frames with raw bytes for stdin. Hanging up leaves the
-/// process as it is. Any number of clients may be attached.
+/// A WebSocket that receives the output of the process as `SocketOutput`s. The client may send `SocketStdin`,
+/// `SocketEof`, `SocketResize` and `SocketSignal`, and binary frames with raw bytes for stdin. Hanging up does not
+/// affect the process. Any number of clients may be attached.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes/{process}/attach",
     operation_id = "attach_process", tag = "exec",
     params(("id" = String, Path), ("process" = String, Path), AttachParams,
         ("Sec-WebSocket-Protocol" = Option<String>, Header,
-            description = "`tidebox.v1`, and from a page in a browser `tidebox.key.<base64url of the key>`")),
+            description = "`tidebox.v1`; in a browser, also `tidebox.key.<base64url of the key>`")),
     responses(
         (status = 101, description = "Switched to a WebSocket"),
         (status = 400, body = api::ErrorBody, description = "Invalid WebSocket handshake or position"),
@@ -93,7 +93,7 @@ pub async fn attach(
     let size = match (params.cols, params.rows) {
         (Some(cols), Some(rows)) => Some(wire::terminal_size(cols, rows)?),
         (None, None) => None,
-        _ => return Err(malformed("`cols` and `rows` come together")),
+        _ => return Err(malformed("`cols` and `rows` must be set together")),
     };
     let handshake = Handshake::check(&api, request.headers(), OUTPUT_INSTEAD)?;
     let held = meter.account().reserve_within(session::SOCKET_BYTES, WAIT_MAX).await?;

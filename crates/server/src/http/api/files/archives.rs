@@ -23,9 +23,9 @@ use crate::http::stream::flow_control::OUTFLOW_BYTES;
 
 /// Download an archive
 ///
-/// A tar of the directory, with names below it, or of one file; compressed as `Accept-Encoding` allows (zstd, gzip). Modes,
-/// times, links and files with several names are kept; devices, FIFOs and sockets are left out. An archive that breaks
-/// off has no end.
+/// A tar of the directory, with names relative to it, or of one file; compressed if `Accept-Encoding` allows it (zstd,
+/// gzip). Modes, times, symbolic links and hard links are kept; devices, FIFOs and sockets are left out. An archive
+/// without its end marker is incomplete.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/archive",
     operation_id = "download_archive", tag = "files", params(("id" = String, Path), PathParams),
     responses(
@@ -65,7 +65,7 @@ impl Passing {
         let Passing { encoding, held, kept } = self;
         let bytes = codec::encoded(bytes, encoding);
         let bytes =
-            bytes.map(|piece| piece.inspect_err(|error| tracing::warn!(error = %Chain(error), "an archive broke off")));
+            bytes.map(|piece| piece.inspect_err(|error| tracing::warn!(error = %Chain(error), "archive interrupted")));
         let mut response = Response::new(Body::from_stream(flowing(bytes.boxed(), held, kept)));
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -81,16 +81,16 @@ impl Passing {
 
 /// Upload an archive
 ///
-/// Unpacks a tar below a directory, which is made if it is missing; `Content-Encoding` may be zstd or gzip, the type
-/// `application/x-tar` as well. No name and no
-/// link of it leads out of the directory. After an error, what was unpacked before it stays, and the message has the count.
+/// Unpacks a tar below a directory, which is created if it is missing. `Content-Encoding` may be zstd or gzip; the type
+/// may also be `application/x-tar`. Names and links cannot lead out of the directory. After an error, entries that are
+/// already unpacked stay, and the message gives their number.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/archive",
     operation_id = "upload_archive", tag = "files", params(("id" = String, Path), PathParams),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses(
         (status = 200, body = api::Unpacked, description = "Unpacked"),
         (status = 400, body = api::ErrorBody,
-            description = "Not a tar, a truncated tar, or one with an entry that cannot be unpacked there"),
+            description = "Not a tar, a truncated tar, or a tar with an entry that cannot be unpacked there"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox"),
         (status = 413, body = api::ErrorBody, description = "The content is too large"),
         (status = 507, body = api::ErrorBody, description = "The sandbox's disk is full")))]
@@ -124,7 +124,7 @@ pub async fn upload(
             if !bound.is_exceeded() {
                 return Err(refused);
             }
-            let text = "the archive is larger than `limits.max_file_bytes` when it is unpacked; send it in parts";
+            let text = "the unpacked archive is larger than `limits.max_file_bytes`; send it in parts";
             Err(Error::TooLarge(text.to_owned()).into())
         }
     }

@@ -12,15 +12,15 @@ use crate::http::state::Api;
 /// Memory held for an answer until it is complete: its text, and as much for all else.
 const ANSWER_BYTES: usize = 2 * providers::SEARCH_TEXT_BYTES_MAX;
 
-/// Search in files
+/// Search files
 ///
-/// Finds the lines of text files that match, with the engine of ripgrep: it takes linear time whatever the expression.
-/// `truncated` is true if a bound ended the search. Links are not followed.
+/// Finds matching lines in text files with ripgrep's engine, which takes linear time for every expression. `truncated`
+/// is true if a limit ended the search. Links are not followed.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/search",
     operation_id = "search_files", tag = "files", params(("id" = String, Path)),
     request_body = api::SearchRequest,
     responses(
-        (status = 200, body = api::SearchResult, description = "Lines that match; an empty list if no line does"),
+        (status = 200, body = api::SearchResult, description = "The matching lines; an empty list if no line matches"),
         (status = 400, body = api::ErrorBody,
             description = "Invalid expression, glob or path, or the provider does not support searching"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox, or nothing at the path")))]
@@ -35,15 +35,15 @@ pub async fn search(
     Ok(Json(wire::search_result(api.control.search_files(&id, &request).await?)))
 }
 
-/// Replace in files
+/// Replace text in files
 ///
-/// Each file changes whole or not at all, and keeps its mode and owner. Files of up to 8 MiB are changed (in a sandbox
-/// of less than 64 MiB of memory, an eighth of it).
+/// Each file is replaced atomically, and keeps its mode and owner. Files of up to 8 MiB are changed (in a sandbox with
+/// less than 64 MiB of memory, up to an eighth of it).
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/replace",
     operation_id = "replace_in_files", tag = "files", params(("id" = String, Path)),
     request_body = api::ReplaceRequest,
     responses(
-        (status = 200, body = api::ReplaceResult, description = "Files that were changed; an empty list if no file was"),
+        (status = 200, body = api::ReplaceResult, description = "The changed files; an empty list if no file changed"),
         (status = 400, body = api::ErrorBody,
             description = "Invalid expression, glob or path, or the provider does not support replacing"),
         (status = 404, body = api::ErrorBody, description = "No such sandbox, or nothing at the path"),

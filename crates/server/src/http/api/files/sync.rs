@@ -32,9 +32,10 @@ pub struct ManifestParams {
 
 /// Describe a directory
 ///
-/// NDJSON, a line for the directory and for each entry below it, each directory before its entries; compressed as
-/// `Accept-Encoding` allows. Paths are percent-encoded, byte by byte. The last line is of the type `end`: without it,
-/// entries are missing. Empty lines keep the connection alive. The sandbox makes the lines, so believe them as far as it.
+/// NDJSON, one line for the directory and for each entry below it, each directory before its entries; compressed if
+/// `Accept-Encoding` allows it. Paths are percent-encoded, byte by byte. The last line has the type `end`; without it,
+/// entries are missing. Empty lines keep the connection alive. The sandbox writes the lines: trust them only as far as
+/// you trust the sandbox.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/manifest",
     operation_id = "list_manifest", tag = "files",
     params(("id" = String, Path), ManifestParams),
@@ -54,10 +55,10 @@ pub async fn manifest(
     Ok(passing.answer(lines, "application/x-ndjson"))
 }
 
-/// Download chosen files
+/// Download selected files
 ///
-/// A tar of files below a directory, in the order of `paths`; compressed as `Accept-Encoding` allows. A directory goes
-/// without what is in it. What is not there or cannot be read is left out.
+/// A tar of files below a directory, in the order of `paths`; compressed if `Accept-Encoding` allows it. Directories
+/// are packed without their content. Missing and unreadable files are left out.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/pack",
     operation_id = "pack_files", tag = "files", params(("id" = String, Path)),
     request_body = api::PackRequest,
@@ -80,8 +81,8 @@ pub async fn pack(
 
 /// Change many files
 ///
-/// Removes files below a directory, then sets modes and times. No path leads through a link. Paths with which it fails
-/// are in the answer, and the others are done nevertheless.
+/// Removes files below a directory, then sets modes and times. Does not follow links. The answer lists the paths that
+/// failed; the other changes are made.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/amend",
     operation_id = "amend_files", tag = "files", params(("id" = String, Path)),
     request_body = api::AmendRequest,

@@ -40,8 +40,8 @@ pub struct WatchParams {
 /// Watch files
 ///
 /// Server-sent events: `event` is the type, `data` a `FileChange`. Types are `created`, `modified`, `deleted`,
-/// `attributes`, and `overflow` where changes are missing. A comment at the beginning says that the watch is active, and
-/// another comes every 15 seconds. The stream ends when the path itself is gone, or the sandbox.
+/// `attributes`, and `overflow` where changes are missing. The first comment says that the watch is active; further
+/// comments follow every 15 seconds. The stream ends when the path or the sandbox no longer exists.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/files/watch",
     operation_id = "watch_files", tag = "files", params(("id" = String, Path), WatchParams),
     responses(

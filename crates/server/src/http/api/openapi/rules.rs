@@ -36,7 +36,7 @@ const BAD_REQUEST: Failure = Failure("400", "BadRequest", "Invalid request; the 
 const UNAUTHORIZED: Failure = Failure("401", "Unauthorized", "No key, or a wrong one");
 const FORBIDDEN: Failure = Failure("403", "Forbidden", "The `Host` or the `Origin` is not allowed");
 const NOT_FOUND: Failure = Failure("404", "NotFound", "Nothing at this path");
-const TOO_LARGE: Failure = Failure("413", "PayloadTooLarge", "The body is larger than what the route takes");
+const TOO_LARGE: Failure = Failure("413", "PayloadTooLarge", "The body is larger than the route accepts");
 const MEDIA_TYPE: Failure = Failure("415", "UnsupportedMediaType", "The body is not `application/json`");
 const LIMIT: Failure = Failure("429", "ResourceLimit", "A limit is reached, or too many requests");
 const INTERNAL: Failure = Failure("500", "Internal", "The server or the provider failed; the log has the cause");
@@ -134,8 +134,8 @@ fn described(failure: &Failure) -> Response {
 /// the open routes and to workers.
 fn rate_limit() -> [(String, RefOr<Header>); 2] {
     [
-        ("X-RateLimit-Limit", 1, "Requests per minute that the caller may make; only if requests are limited"),
-        ("X-RateLimit-Remaining", 0, "Requests that the caller may make now; only if requests are limited"),
+        ("X-RateLimit-Limit", 1, "Requests that the caller may make per minute; absent without a rate limit"),
+        ("X-RateLimit-Remaining", 0, "Requests that the caller may make now; absent without a rate limit"),
     ]
     .map(|(name, minimum, meaning)| (name.to_owned(), count(minimum, meaning).into()))
 }
@@ -149,7 +149,7 @@ fn request_id() -> Header {
     let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1));
     HeaderBuilder::new()
         .schema(Some(text))
-        .description(Some("Id of the request, also in the server's log: the caller's, or a new one"))
+        .description(Some("Request id, as in the server's log: the caller's own, or a new one"))
         .build()
 }
 

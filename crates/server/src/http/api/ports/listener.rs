@@ -103,7 +103,7 @@ fn refusal(message: Message) -> Result<Option<u64>, End> {
         Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => Ok(None),
         Message::Close(_) => Err(End::silent()),
         Message::Binary(_) => {
-            Err(malformed("this WebSocket has no bytes of a connection; take each one on a WebSocket of its own")
+            Err(malformed("this WebSocket carries no data of connections; accept each connection on its own WebSocket")
                 .into())
         }
         Message::Text(text) => match parse_as::<ListenRefuse>(MESSAGE, text.as_bytes()) {

@@ -46,7 +46,7 @@ pub(super) async fn run(
         end = converse(&api, &id, &mut session.socket, &inflow, connection) => end,
         () = api.stop.cancelled() => End::stopping("the connection was closed"),
         () = ended.cancelled() => {
-            ApiError::from(Error::NoFile("the port is no longer listened on, which resets its connections".to_owned()))
+            ApiError::from(Error::NoFile("the port was closed, which resets its connections".to_owned()))
                 .into()
         }
     };
@@ -92,7 +92,7 @@ where
             Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => continue,
             Message::Close(_) => return End::silent(),
             Message::Binary(_) | Message::Text(_) if has_ended => {
-                return malformed("what you send has ended with `eof`; nothing can follow").into();
+                return malformed("your direction has ended with `eof`; nothing can follow").into();
             }
             Message::Binary(bytes) if bytes.is_empty() => continue,
             Message::Binary(bytes) => inflow.counted(bytes).await.map(Part::Bytes),
@@ -114,7 +114,7 @@ fn eof(text: &str) -> Result<Part, ApiError> {
     match kind(text)? {
         SocketKind::Eof => parse_as::<SocketEof>(MESSAGE, text.as_bytes()).map(|_| Part::End),
         SocketKind::Start | SocketKind::Stdin | SocketKind::Resize | SocketKind::Signal => {
-            Err(malformed("a connection to a port has no message but `eof`; send its bytes in binary frames"))
+            Err(malformed("the only message on a connection to a port is `eof`; send bytes in binary frames"))
         }
     }
 }

@@ -37,7 +37,7 @@ impl AuditQuery {
         let text = |name: &str, value: &Option<String>| given(name, value.clone());
         let status = self.status.as_deref().map(|text| {
             let status = text.parse().ok().filter(|status| (100..=999).contains(status));
-            status.ok_or_else(|| malformed(format!("`status`: `{}` is no status such as 401", shortened(text))))
+            status.ok_or_else(|| malformed(format!("`status`: `{}` is not a status such as 401", shortened(text))))
         });
         let filter = AuditFilter {
             actor: text("actor", &self.actor)?,
@@ -51,7 +51,7 @@ impl AuditQuery {
         if let (Some(since), Some(until)) = (filter.since, filter.until)
             && since > until
         {
-            return Err(malformed("`since` is later than `until`, so that nothing can lie between them"));
+            return Err(malformed("`since` must not be later than `until`"));
         }
         Ok(filter)
     }
@@ -62,7 +62,7 @@ impl AuditQuery {
             let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
             Some(u64::from_be_bytes(bytes.try_into().ok()?))
         };
-        let bad = || malformed("`cursor` is not valid; take it from `X-Next-Cursor`, or leave it out to begin anew");
+        let bad = || malformed("`cursor` is not valid; take it from `X-Next-Cursor`, or omit it to start over");
         self.cursor.as_deref().map(|text| read(text).ok_or_else(bad)).transpose()
     }
 
@@ -91,7 +91,7 @@ pub fn audit_cursor(id: u64) -> String {
 fn instant(field: &str, text: Option<&str>) -> Result<Option<Timestamp>, ApiError> {
     let bad = |text: &str| {
         let text = shortened(text);
-        malformed(format!("`{field}`: `{text}` is no RFC 3339 time such as 2026-01-31T12:00:00Z; write `+` as %2B"))
+        malformed(format!("`{field}`: `{text}` is not an RFC 3339 time such as 2026-01-31T12:00:00Z; write `+` as %2B"))
     };
     text.map(|text| text.parse().map_err(|_| bad(text))).transpose()
 }

@@ -27,7 +27,7 @@ pub fn bytes(field: &str, text: String, encoding: api::TextEncoding) -> Result<B
 /// Converts the body of an exec.
 pub fn exec_request(body: api::ExecRequest) -> Result<ExecRequest, ApiError> {
     if body.command.is_empty() {
-        return Err(malformed("`command` is empty; say what to run"));
+        return Err(malformed("`command` is empty; set the command to run"));
     }
     let command = match body.mode {
         api::ExecMode::Shell => ExecCommand::Shell { line: body.command, args: body.args },

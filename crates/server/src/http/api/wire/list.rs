@@ -43,14 +43,16 @@ pub fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter, ApiError>
             "cursor" => filter.after = Some(parse_cursor(&value)?),
             _ => match name.strip_prefix("metadata.") {
                 Some(_) if filter.metadata.len() == LABELS_MAX => {
-                    return Err(malformed(format!("the query: at most {LABELS_MAX} labels, no sandbox has more")));
+                    return Err(malformed(format!("the query: at most {LABELS_MAX} labels; no sandbox has more")));
                 }
                 Some(key) if !key.is_empty() => {
                     filter.metadata.insert(key.to_owned(), value);
                 }
                 _ => {
                     let known = "owner_id, state, provider, metadata.<key>, limit and cursor";
-                    return Err(malformed(format!("the query: there is no `{name}`; there are {known}")));
+                    return Err(malformed(format!(
+                        "the query: unknown parameter `{name}`; the parameters are {known}"
+                    )));
                 }
             },
         }
@@ -70,5 +72,5 @@ fn parse_cursor(text: &str) -> Result<Cursor, ApiError> {
         let (created_at_ms, row) = text.split_once('.')?;
         Some(Cursor { created_at_ms: created_at_ms.parse().ok()?, row: row.parse().ok()? })
     };
-    read().ok_or_else(|| malformed("`cursor` is not one that `X-Next-Cursor` gave"))
+    read().ok_or_else(|| malformed("`cursor` is not valid; use the value of `X-Next-Cursor`"))
 }

@@ -15,14 +15,14 @@ pub fn listening_port(port: ListeningPort) -> api::ListeningPort {
 pub fn port(text: &str) -> Result<u16, ApiError> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     let port = text.parse().ok().filter(|port| is_number && *port > 0);
-    port.ok_or_else(|| malformed(format!("`{}` is no port; ports are numbers from 1 to 65535", shortened(text))))
+    port.ok_or_else(|| malformed(format!("`{}` is not a port; ports are numbers from 1 to 65535", shortened(text))))
 }
 
 /// Parses the number of a connection in a path.
 pub fn connection(text: &str) -> Result<u64, ApiError> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|_| is_number);
-    number.ok_or_else(|| malformed(format!("`{}` is no number of a connection", shortened(text))))
+    number.ok_or_else(|| malformed(format!("`{}` is not the number of a connection", shortened(text))))
 }
 
 #[cfg(test)]

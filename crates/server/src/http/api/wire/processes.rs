@@ -70,7 +70,7 @@ pub fn background(
 pub fn process_ref(text: &str) -> Result<ProcessRef, ApiError> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         let number = text.parse().map(ProcessRef::Number);
-        return number.map_err(|_| malformed("a process has a number, or a name with at least one letter"));
+        return number.map_err(|_| malformed("name a process by its number, or by a name with at least one letter"));
     }
     process_name_fault(text).map_or_else(|| Ok(ProcessRef::Name(text.to_owned())), |fault| Err(malformed(fault)))
 }

@@ -45,8 +45,8 @@ pub fn stats_filter(query: Vec<(String, String)>) -> Result<ListFilter, ApiError
     let absent = ["state", "limit", "cursor"];
     if let Some((name, _)) = query.iter().find(|(name, _)| absent.contains(&name.as_str())) {
         return Err(malformed(format!(
-            "the query: there is no `{name}`, since the answer has all sandboxes that run; there are owner_id, provider \
-             and metadata.<key>"
+            "the query: unknown parameter `{name}`, because the answer has all running sandboxes; the parameters are \
+             owner_id, provider and metadata.<key>"
         )));
     }
     Ok(ListFilter { state: Some(State::Running), ..list_filter(query)? })

@@ -43,7 +43,7 @@ pub fn shortened(text: &str) -> String {
 /// Refuses an empty text.
 pub fn given(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
     match text.as_deref() {
-        Some("") => Err(malformed(format!("`{field}` may be left out, but not be empty"))),
+        Some("") => Err(malformed(format!("`{field}` may be omitted, but not empty"))),
         _ => Ok(text),
     }
 }

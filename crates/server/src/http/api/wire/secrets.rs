@@ -19,13 +19,13 @@ pub fn secret_binding(body: &api::SecretRequest) -> Result<SecretBinding, ApiErr
             OwnerId::parse(text).map_err(|error| malformed(format!("`owners[{index}]`: {error}")))
         });
     if body.hosts.is_empty() && (body.header.is_some() || body.form.is_some()) {
-        let words = "`header` and `form` are for requests to hosts; name them in `hosts`, or leave the two out";
+        let words = "`header` and `form` are for requests to hosts; name them in `hosts`, or omit both";
         return Err(malformed(words.to_owned()));
     }
     let header = body.header.as_deref().unwrap_or(AUTHORIZATION).to_ascii_lowercase();
     let form = match body.form.as_deref() {
         Some(text) => SecretForm::parse(text)
-            .ok_or_else(|| malformed("`form` must be `plain`, `bearer`, or `basic:` and a user".to_owned()))?,
+            .ok_or_else(|| malformed("`form` must be `plain`, `bearer`, or `basic:` followed by a user".to_owned()))?,
         None if header == AUTHORIZATION => SecretForm::Bearer,
         None => SecretForm::Plain,
     };

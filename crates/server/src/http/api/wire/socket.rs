@@ -72,6 +72,6 @@ pub fn terminal_size(cols: u16, rows: u16) -> Result<TerminalSize, ApiError> {
 /// Parses the name of a signal.
 pub fn signal(name: &str) -> Result<Signal, ApiError> {
     Signal::named(name).ok_or_else(|| {
-        malformed(format!("`signal`: there is no `{}`; send a name such as `SIGINT` or `SIGTERM`", shortened(name)))
+        malformed(format!("`signal`: unknown signal `{}`; send a name such as `SIGINT` or `SIGTERM`", shortened(name)))
     })
 }

@@ -75,11 +75,11 @@ impl End {
     pub fn of_fault(fault: &Fault) -> End {
         let (code, name, message) = match fault {
             Fault::Capacity(_) => {
-                let message = format!("a message may have {MESSAGE_BYTES_MAX} bytes; send more in several");
+                let message = format!("a message may have at most {MESSAGE_BYTES_MAX} bytes; split larger data");
                 (CloseCode::Size, "payload_too_large", message)
             }
             Fault::Utf8(_) => (CloseCode::Invalid, "bad_request", "a text message is not UTF-8".to_owned()),
-            Fault::Protocol(error) => (CloseCode::Protocol, "bad_request", format!("that is no WebSocket: {error}")),
+            Fault::Protocol(error) => (CloseCode::Protocol, "bad_request", format!("invalid WebSocket data: {error}")),
             Fault::Io(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
                 return End { is_garbled: true, ..End::error(&Refusal::Busy.into()) };
             }

@@ -44,7 +44,7 @@ pub(super) async fn run(api: Api, id: String, io: impl AsyncRead + AsyncWrite + 
     let inflow = session.inflow();
     let end = tokio::select! {
         end = converse(&api, &id, &mut session.socket, &inflow) => end,
-        () = api.stop.cancelled() => End::stopping("what ran was killed"),
+        () = api.stop.cancelled() => End::stopping("the command was killed"),
     };
     session.end(end).await;
 }
@@ -89,7 +89,7 @@ pub(super) async fn attach(
     let exchange = exchange(&api, &id, &mut session.socket, Exchange { stdin, handle, output, form }, &inflow);
     let end = tokio::select! {
         end = exchange => end,
-        () = api.stop.cancelled() => End::stopping("the process goes on"),
+        () = api.stop.cancelled() => End::stopping("the process keeps running"),
     };
     session.end(end).await;
 }
@@ -154,17 +154,17 @@ where
     let seconds = START_WAIT.as_secs();
     match timeout(START_WAIT, message).await {
         Err(_) => {
-            let message = format!("no `start` came in {seconds} seconds");
+            let message = format!("no `start` arrived within {seconds} seconds");
             Err(End::said(SocketOutput::Error { code: "timeout".to_owned(), message }))
         }
         Ok(Some(Ok(Message::Text(text)))) => match kind(&text)? {
             SocketKind::Start => Ok(wire::socket_start(parse_as(MESSAGE, text.as_bytes())?)?),
             SocketKind::Stdin | SocketKind::Eof | SocketKind::Resize | SocketKind::Signal => {
-                Err(malformed("the first message must be a `start`, which says what to run").into())
+                Err(malformed("the first message must be a `start` with the command to run").into())
             }
         },
         Ok(Some(Ok(Message::Binary(_)))) => {
-            Err(malformed("the first message must be a `start`; binary frames are for what runs").into())
+            Err(malformed("the first message must be a `start`; binary frames are for a running command").into())
         }
         Ok(Some(Err(fault))) => Err(End::of_fault(&fault)),
         Ok(None | Some(Ok(_))) => Err(End::silent()),
@@ -205,7 +205,7 @@ async fn take(
     match kind(text)? {
         SocketKind::Start => {
             parse_as::<api::SocketStart>(MESSAGE, json)?;
-            Err(malformed("a command runs already; open another WebSocket for another"))
+            Err(malformed("a command is already running; open another WebSocket for the next one"))
         }
         SocketKind::Stdin => {
             let api::SocketStdin { kind: _, data } = parse_as(MESSAGE, json)?;
