@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 use tokio_util::sync::CancellationToken;
 
 use self::policy::Policies;
-use self::site::Sites;
+use self::site::{Renderers, Sites};
 use self::state::{Api, Shared};
 use crate::control::Control;
 
@@ -39,9 +39,11 @@ pub use state::Settings;
 pub fn sites(control: Arc<Control>, settings: Settings, stop: CancellationToken) -> Sites {
     let (router, routes) = api::routes::router();
     let policies = Policies { api: routes, preview: preview::POLICY };
+    // What a preview answers itself is for programs too; `preview::pages` shows it to people.
+    let renderers = Renderers { api: api::error::render, preview: api::error::render };
     let describe = || api::routes::router().0.into_openapi();
     let description = OnceLock::new();
-    let api = Api::of(Shared { control, settings, stop, policies, describe, description });
+    let api = Api::of(Shared { control, settings, stop, policies, renderers, describe, description });
     let (router, description) = router.split_for_parts();
     let domain = api.settings.preview_domain.to_ascii_lowercase();
     let path_proxy = api.settings.path_proxy;
@@ -49,6 +51,7 @@ pub fn sites(control: Arc<Control>, settings: Settings, stop: CancellationToken)
         path_proxy,
         previews: middleware::previews(&api),
         api: middleware::around(router, &description, &api),
+        renderers,
         domain,
     }
 }

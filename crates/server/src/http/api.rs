@@ -5,6 +5,7 @@ mod admin;
 mod audit;
 mod diagnostics;
 mod egress;
+pub mod error;
 mod events;
 mod exec;
 mod files;

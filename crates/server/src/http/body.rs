@@ -352,7 +352,7 @@ mod test {
         assert!((3 * MIB..=4 * MIB).contains(&used()), "{}", used());
         let before = used();
         let refused = collect(body(3 * MIB), 8 * MIB, &account).await.unwrap_err();
-        assert_eq!(refused.body().1.code, "unavailable");
+        assert_eq!(refused.code(), "unavailable");
         assert_eq!(used(), before, "what is refused counts no more");
         collect(body(SMALL_BYTES), 8 * MIB, &account).await.unwrap();
         let waiting = collect(body(3 * MIB), 8 * MIB, &account);

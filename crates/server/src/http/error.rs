@@ -1,17 +1,15 @@
-//! Mapping of failures to statuses and codes. The only place that does so.
+//! Mapping of failures to statuses and codes. The only place that does so; each front renders the
+//! bodies of its answers.
 
-use axum::http::{HeaderValue, StatusCode, Uri, header};
+use std::sync::Arc;
+
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
 use providers::Chain;
 
 use super::accept::body_timeout::Stalled;
 use crate::budget::Spent;
 use crate::control::Error as Control;
-
-/// `Retry-After` while memory is spent, in seconds: most answers are read within it. A program that
-/// is being started listens after about as long.
-const BUSY_RETRY_S: u64 = 1;
 
 /// Error of a handler or a middleware.
 #[derive(Debug)]
@@ -196,16 +194,27 @@ fn control_status(error: &Control) -> (StatusCode, &'static str) {
     }
 }
 
-/// Code of an error, as an extension of its answer: the audit history reads it there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Code(pub &'static str);
+/// Error of an answer, as its extension: the front renders it, and the audit history reads its code.
+#[derive(Debug, Clone)]
+pub struct Failure(pub Arc<ApiError>);
 
 impl ApiError {
-    fn code(&self) -> Code {
-        Code(match self {
-            ApiError::Control(error) => control_status(error).1,
-            ApiError::Request(refusal) => refusal.status().1,
-        })
+    /// Returns the status of the answer.
+    pub fn status(&self) -> StatusCode {
+        self.status_and_code().0
+    }
+
+    /// Returns the name of the cause in the API.
+    pub fn code(&self) -> &'static str {
+        self.status_and_code().1
+    }
+
+    /// Returns the text for the caller.
+    pub fn message(&self) -> String {
+        match self {
+            ApiError::Control(error) => error.to_string(),
+            ApiError::Request(refusal) => refusal.message(),
+        }
     }
 
     /// Logs the cause of errors whose answers do not contain it.
@@ -216,37 +225,20 @@ impl ApiError {
         }
     }
 
-    /// Returns the body of the answer. Streams that have begun send it as their last message.
-    pub fn body(&self) -> (StatusCode, api::ErrorBody) {
-        let ((status, code), message) = match self {
-            ApiError::Control(error) => (control_status(error), error.to_string()),
-            ApiError::Request(refusal) => (refusal.status(), refusal.message()),
-        };
-        (status, api::ErrorBody { code: code.to_owned(), message })
+    fn status_and_code(&self) -> (StatusCode, &'static str) {
+        match self {
+            ApiError::Control(error) => control_status(error),
+            ApiError::Request(refusal) => refusal.status(),
+        }
     }
 }
 
 impl IntoResponse for ApiError {
+    /// Makes the answer without a body, because only the front of the request knows its form.
     fn into_response(self) -> Response {
-        let (status, body) = self.body();
         self.log();
-        let code = self.code();
-        let mut response = (status, Extension(code), Json(body)).into_response();
-        if let ApiError::Request(Refusal::Range(size)) = &self
-            && let Ok(value) = HeaderValue::try_from(format!("bytes */{size}"))
-        {
-            response.headers_mut().insert(header::CONTENT_RANGE, value);
-        }
-        if let ApiError::Request(Refusal::TooFast { wait_s }) = &self {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(*wait_s));
-        }
-        if let ApiError::Request(Refusal::Busy | Refusal::NothingListens(_)) = &self {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(BUSY_RETRY_S));
-        }
-        if let ApiError::Request(Refusal::Unauthorized(_)) = &self {
-            let scheme = HeaderValue::from_static("Bearer realm=\"tidebox\"");
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
-        }
+        let mut response = self.status().into_response();
+        response.extensions_mut().insert(Failure(Arc::new(self)));
         response
     }
 }

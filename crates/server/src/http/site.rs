@@ -3,7 +3,9 @@
 
 use axum::Router;
 use axum::http::Request;
+use axum::response::{IntoResponse, Response};
 
+use super::error::{ApiError, Failure};
 use super::preview::target;
 
 /// Front that a request is for; an extension of every request.
@@ -15,11 +17,33 @@ pub enum Site {
     Preview,
 }
 
+/// Function that writes an error into its answer, which has the status already.
+pub type Render = fn(&ApiError, &mut Response);
+
+/// Renderers of the errors of each site.
+#[derive(Debug, Clone, Copy)]
+pub struct Renderers {
+    pub(super) api: Render,
+    pub(super) preview: Render,
+}
+
+impl Renderers {
+    /// Renders the error of an answer to a request for `site`; leaves other answers as they are.
+    pub(super) fn render(&self, site: Site, response: &mut Response) {
+        let Some(Failure(error)) = response.extensions().get().cloned() else { return };
+        match site {
+            Site::Api => (self.api)(&error, response),
+            Site::Preview => (self.preview)(&error, response),
+        }
+    }
+}
+
 /// Routers of the sites.
 #[derive(Debug, Clone)]
 pub struct Sites {
     pub(super) api: Router,
     pub(super) previews: Router,
+    pub(super) renderers: Renderers,
     /// Domain of the previews, in lower case.
     pub(super) domain: String,
     /// True if a path of the API's own host may stand for a port.
@@ -40,5 +64,12 @@ impl Sites {
         };
         request.extensions_mut().insert(site);
         (router.clone(), site)
+    }
+
+    /// Returns the answer to a request that is refused before it has a site.
+    pub(super) fn refuse(&self, error: ApiError) -> Response {
+        let mut response = error.into_response();
+        self.renderers.render(Site::Api, &mut response);
+        response
     }
 }

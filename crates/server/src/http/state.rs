@@ -11,6 +11,7 @@ use utoipa::openapi::OpenApi;
 use super::middleware::cors::Cors;
 use super::middleware::hosts::Hosts;
 use super::policy::Policies;
+use super::site::Renderers;
 use crate::auth::Access;
 use crate::auth::preview::PreviewKey;
 use crate::budget::Budget;
@@ -45,6 +46,7 @@ pub struct Shared {
     /// Cancelled when the server is asked to stop.
     pub(super) stop: CancellationToken,
     pub(super) policies: Policies,
+    pub(super) renderers: Renderers,
     /// Builds what OpenAPI says of the routes.
     pub(super) describe: fn() -> OpenApi,
     /// The OpenAPI document as JSON, built on the first request for it.

@@ -59,7 +59,7 @@ mod test {
 
     #[track_caller]
     fn refusal(body: &str) -> String {
-        parse::<api::SpawnRequest>(body.as_bytes()).unwrap_err().body().1.message
+        parse::<api::SpawnRequest>(body.as_bytes()).unwrap_err().message()
     }
 
     #[test]

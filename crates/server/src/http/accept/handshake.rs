@@ -157,8 +157,9 @@ pub(super) async fn shake_hands(
 
 /// Answers a client that speaks HTTP without TLS.
 async fn refuse_plain(mut stream: TcpStream) {
-    let (status, body) = ApiError::from(Refusal::NeedsTls).body();
-    let body = serde_json::to_string(&body).unwrap_or_default();
+    let error = ApiError::from(Refusal::NeedsTls);
+    let status = error.status();
+    let body = serde_json::to_string(&api::ErrorBody::from(&error)).unwrap_or_default();
     let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()

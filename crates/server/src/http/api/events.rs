@@ -211,7 +211,7 @@ mod test {
         let headers = header.map(|id| (LAST_EVENT_ID.parse().unwrap(), HeaderValue::from_str(id).unwrap()));
         Query::read(&pairs, &headers.into_iter().collect())
             .map(|query| (query.types, query.after))
-            .map_err(|error| error.body().1.message)
+            .map_err(|error| error.message())
     }
 
     #[test]

@@ -141,7 +141,7 @@ fn lines(pull: Pull) -> Response {
 
 fn failed(error: ApiError) -> Bytes {
     error.log();
-    let api::ErrorBody { code, message } = error.body().1;
+    let api::ErrorBody { code, message } = api::ErrorBody::from(&error);
     line(&api::PullProgress::Error { code, message })
 }
 

@@ -16,7 +16,7 @@ use crate::audit::{self, AGENT_CHARS_MAX, PATH_CHARS_MAX};
 use crate::auth::Principal;
 use crate::control::{Error, NewAuditEntry, Unavailable};
 use crate::http::caller::Caller;
-use crate::http::error::{ApiError, Code, Refusal};
+use crate::http::error::{ApiError, Failure, Refusal};
 use crate::http::middleware::auth::Refused;
 use crate::http::middleware::request::RequestId;
 use crate::http::peer::Peer;
@@ -78,7 +78,7 @@ impl Asked {
         let pairs = [
             ("key", key),
             ("name", extensions.get().map(|Subject(name)| name.clone())),
-            ("error", extensions.get().map(|Code(code)| (*code).to_owned())),
+            ("error", extensions.get().map(|Failure(error)| error.code().to_owned())),
         ];
         let detail: Vec<String> =
             pairs.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect();

@@ -66,6 +66,7 @@ where
     }
     .instrument(span)
     .await;
+    api.renderers.render(site, &mut response);
     let headers = response.headers_mut();
     if is_preview {
         // The answer is that of a program in a sandbox.

@@ -5,12 +5,9 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use http_body_util::{BodyExt, Limited};
 
-use crate::http::error::Code;
+use crate::http::error::Failure;
 
-/// Largest error that is made into a page, in bytes: they have a few hundred.
-const ERROR_BYTES_MAX: usize = 16 * 1024;
 /// Rule for the pages: nothing is loaded and nothing runs.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:40em;margin:15vh auto;padding:0 1em;\
@@ -21,7 +18,7 @@ pub async fn pass(request: Request, next: Next) -> Response {
     let is_person = accepts_html(request.headers());
     let mut response = next.run(request).await;
     // What a program answers has none.
-    let Some(Code(code)) = response.extensions().get().copied() else { return response };
+    let Some(Failure(error)) = response.extensions().get().cloned() else { return response };
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -29,12 +26,9 @@ pub async fn pass(request: Request, next: Next) -> Response {
     if !is_person {
         return response;
     }
-    let (mut parts, body) = response.into_parts();
-    let error = Limited::new(body, ERROR_BYTES_MAX).collect().await.map(http_body_util::Collected::to_bytes);
-    let error = error.ok().and_then(|error| serde_json::from_slice::<api::ErrorBody>(&error).ok());
-    let message = error.map(|error| error.message).unwrap_or_default();
+    let (mut parts, _) = response.into_parts();
     let retry = parts.headers.get(header::RETRY_AFTER).filter(|_| parts.status.is_server_error());
-    let page = page(parts.status, code, &message, retry.and_then(|after| after.to_str().ok()));
+    let page = page(parts.status, error.code(), &error.message(), retry.and_then(|after| after.to_str().ok()));
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     parts.headers.remove(header::CONTENT_LENGTH);
     Response::from_parts(parts, Body::from(page))

@@ -7,7 +7,6 @@ use std::task::Poll;
 use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
-use axum::response::IntoResponse;
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, SendStream};
@@ -133,7 +132,7 @@ impl Service {
         let held = fit(&mut head).and_then(|head_bytes| Ok(self.hold(from, &head, head_bytes, &body, room)?));
         match held {
             Ok(held) => (self.answer(from, Request::from_parts(head, body)).await, Some(held)),
-            Err(refused) => (refused.into_response(), None),
+            Err(refused) => (self.sites.refuse(refused), None),
         }
     }
 

@@ -60,7 +60,7 @@ impl End {
 
     fn error(error: &ApiError) -> End {
         error.log();
-        let (_, api::ErrorBody { code, message }) = error.body();
+        let api::ErrorBody { code, message } = api::ErrorBody::from(error);
         End::said(SocketOutput::Error { code, message })
     }
 
