@@ -93,14 +93,17 @@ struct Files {
 impl Files {
     /// Returns the files that the caller has to read; none if all are taken.
     fn take(&self) -> &[(usize, Vec<u8>)] {
-        // Ever fewer, so that neither thread waits long for the other at the end.
-        let share = |begin: usize| {
-            let left = self.names.len() - begin;
-            (left / 4).clamp(1, BATCH).min(left)
-        };
-        let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |begin| Some(begin + share(begin)));
+        let taken =
+            self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |begin| Some(begin + self.share_from(begin)));
         let begin = taken.unwrap_or(self.names.len());
-        &self.names[begin..begin + share(begin)]
+        &self.names[begin..begin + self.share_from(begin)]
+    }
+
+    /// Returns how many files to take from `begin` on: ever fewer, so that neither thread waits
+    /// long for the other at the end.
+    fn share_from(&self, begin: usize) -> usize {
+        let left = self.names.len() - begin;
+        (left / 4).clamp(1, BATCH).min(left)
     }
 }
 

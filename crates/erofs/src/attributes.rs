@@ -112,8 +112,7 @@ fn shifted_capability(value: &[u8], ids: Ids) -> Vec<u8> {
     const VERSION_2: u32 = 0x0200_0000;
     const VERSION_3: u32 = 0x0300_0000;
     const VERSION: u32 = 0xff00_0000;
-    let number = |at: usize| value.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
-    match (number(0), number(20)) {
+    match (number_at(value, 0), number_at(value, 20)) {
         (Some(head), Some(root)) if head & VERSION == VERSION_3 && root == ids.base => {
             let mut value = value[..20].to_owned();
             value[..4].copy_from_slice(&(head & !VERSION | VERSION_2).to_le_bytes());
@@ -121,4 +120,8 @@ fn shifted_capability(value: &[u8], ids: Ids) -> Vec<u8> {
         }
         _ => value.to_owned(),
     }
+}
+
+fn number_at(value: &[u8], at: usize) -> Option<u32> {
+    value.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes)
 }

@@ -86,12 +86,11 @@ impl Inode {
 /// Returns the start of an image, up to the end of its superblock.
 pub(crate) fn start(root: u16, inodes: u64, blocks: u32) -> [u8; SUPERBLOCK_AT + SUPERBLOCK_BYTES] {
     let mut fields = Fields([0; SUPERBLOCK_AT + SUPERBLOCK_BYTES]);
-    let mut put = |at: usize, bytes: &[u8]| fields.put(SUPERBLOCK_AT + at, bytes);
-    put(0, &MAGIC.to_le_bytes());
-    put(12, &[BLOCK_BITS]);
-    put(14, &root.to_le_bytes());
-    put(16, &inodes.to_le_bytes());
-    put(36, &blocks.to_le_bytes());
+    fields.put(SUPERBLOCK_AT, &MAGIC.to_le_bytes());
+    fields.put(SUPERBLOCK_AT + 12, &[BLOCK_BITS]);
+    fields.put(SUPERBLOCK_AT + 14, &root.to_le_bytes());
+    fields.put(SUPERBLOCK_AT + 16, &inodes.to_le_bytes());
+    fields.put(SUPERBLOCK_AT + 36, &blocks.to_le_bytes());
     fields.0
 }
 

@@ -86,9 +86,11 @@ impl Share<'_> {
     /// [`Unfit::TooManyNames`] if there are not as many, [`ErrorKind::TimedOut`] if the turn to take much does
     /// not come.
     pub(crate) fn grow(&mut self, bytes: usize) -> io::Result<()> {
-        let take = |left: usize| left.checked_sub(bytes);
-        let left = self.of.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        let left = left.map_err(|_| Unfit::TooManyNames)?;
+        let left = self
+            .of
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes))
+            .map_err(|_| Unfit::TooManyNames)?;
         self.bytes += bytes;
         if self.of.most - left + bytes > SMALL_BYTES { self.of.take_turn() } else { Ok(()) }
     }

@@ -48,7 +48,8 @@ pub(crate) fn write_behind<T>(file: &File, fill: impl FnOnce(&mut Output<'_>) ->
 
 /// Writes the pieces in their order until their sender is gone, and gives their memory back.
 fn drain(file: &File, pieces: Receiver<Piece>, emptied: &SyncSender<Vec<u8>>) -> io::Result<()> {
-    let (mut unsynced, mut due) = (0, SYNC_BYTES);
+    let mut unsynced = 0;
+    let mut due = SYNC_BYTES;
     for (at, mut bytes) in pieces {
         file.write_all_at(&bytes, at)?;
         unsynced += bytes.len();
@@ -167,7 +168,8 @@ impl Output<'_> {
 
     /// Copies a part of a file into the image. What the file lacks stays a hole.
     fn copy(&self, file: BorrowedFd<'_>, from: u64, to: u64, count: u64) -> io::Result<()> {
-        let (mut from_at, mut to_at) = (from, to);
+        let mut from_at = from;
+        let mut to_at = to;
         while from_at < from + count {
             let left = usize::try_from(from + count - from_at).unwrap_or(usize::MAX);
             let copied =

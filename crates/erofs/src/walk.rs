@@ -133,9 +133,14 @@ impl<'m> Walk<'_, '_, 'm> {
             let Listed { dir, about, attributes, entries, memory, files } = listed?;
             let parent = levels.last().map_or(parent, |above| above.begun.inode);
             let begun = self.begin(&about, entries, Some(parent), &attributes)?;
-            let is_below = |entry: &Entry| entry.kind == Kind::Directory && entry.inode == 0;
-            let below = begun.entries.iter().enumerate().rev().filter(|(_, entry)| is_below(entry));
-            let below = below.map(|(at, _)| at).collect();
+            let below = begun
+                .entries
+                .iter()
+                .enumerate()
+                .rev()
+                .filter(|(_, entry)| entry.kind == Kind::Directory && entry.inode == 0)
+                .map(|(at, _)| at)
+                .collect();
             levels.push(Level { dir: Arc::clone(&dir), begun, place, below, _memory: memory });
             next = self.ahead(&mut levels);
             if let Some(level) = levels.last_mut() {
