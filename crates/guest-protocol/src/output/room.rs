@@ -54,8 +54,11 @@ impl Held {
 
     /// Holds `bytes` from now on. Returns `false`, and changes nothing, if they are not there.
     pub fn resize_to(&mut self, bytes: usize) -> bool {
-        let left = |left: usize| (left + self.bytes).checked_sub(bytes);
-        let is_there = self.room.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok();
+        let is_there = self
+            .room
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| (left + self.bytes).checked_sub(bytes))
+            .is_ok();
         if is_there {
             self.bytes = bytes;
         }
