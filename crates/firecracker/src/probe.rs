@@ -65,7 +65,8 @@ async fn probe_within(firecracker: &Path, wait: Duration) -> Result<(), NoGuest>
     command.args(["--no-api", "--config-file", "config", "--id", "probe", "--log-path", "log", "--level", "Error"]);
     command.current_dir(&folder).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.kill_on_drop(true).spawn()?;
-    let (output, errors) = (process.stdout.take(), process.stderr.take());
+    let output = process.stdout.take();
+    let errors = process.stderr.take();
     let run = async { tokio::join!(words(output), words(errors), process.wait()) };
     let (output, errors, status) = tokio::time::timeout(wait, run).await.map_err(|_| NoGuest::Silent(wait))?;
     let status = status?;

@@ -47,8 +47,10 @@ pub async fn version(program: &Path, name: &str) -> Result<String, NoVersion> {
     }
     let text = String::from_utf8_lossy(&words);
     let version = text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_prefix('v'));
-    let is_one = |version: &&str| version.starts_with(|first: char| first.is_ascii_digit());
-    version.filter(is_one).map(str::to_owned).ok_or_else(|| NoVersion::Other(name.to_owned()))
+    version
+        .filter(|version| version.starts_with(|first: char| first.is_ascii_digit()))
+        .map(str::to_owned)
+        .ok_or_else(|| NoVersion::Other(name.to_owned()))
 }
 
 /// Returns whether a version of Firecracker is [`LEAST_VERSION`] or a later one.

@@ -25,18 +25,16 @@ pub async fn open(mut stream: UnixStream, port: u32, wait: Duration) -> Result<U
 }
 
 async fn shake_hands(stream: &mut UnixStream, port: u32) -> Result<()> {
-    let is_end = |error: &io::Error| {
-        [io::ErrorKind::UnexpectedEof, io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset]
-            .contains(&error.kind())
-    };
-    let ended =
-        |error: io::Error| if is_end(&error) { Error::NotListening(port) } else { Error::Gone(error.to_string()) };
-    stream.write_all(format!("CONNECT {port}\n").as_bytes()).await.map_err(ended)?;
+    stream.write_all(format!("CONNECT {port}\n").as_bytes()).await.map_err(|error| ended(port, &error))?;
     let mut line = String::new();
     loop {
         // One at a time: the bytes behind the line belong to the stream.
         let byte = stream.read_u8().await.map_err(|error| {
-            if line.is_empty() { ended(error) } else { Error::Malformed(format!("{line:?}, then end of stream")) }
+            if line.is_empty() {
+                ended(port, &error)
+            } else {
+                Error::Malformed(format!("{line:?}, then end of stream"))
+            }
         })?;
         if byte == b'\n' {
             break;
@@ -50,4 +48,11 @@ async fn shake_hands(stream: &mut UnixStream, port: u32) -> Result<()> {
         Some(Ok(_)) => Ok(()),
         Some(Err(_)) | None => Err(Error::Malformed(format!("{line:?}"))),
     }
+}
+
+/// Converts the failure of a stream that said nothing yet: its end means that the guest does not listen.
+fn ended(port: u32, error: &io::Error) -> Error {
+    let is_end = [io::ErrorKind::UnexpectedEof, io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset]
+        .contains(&error.kind());
+    if is_end { Error::NotListening(port) } else { Error::Gone(error.to_string()) }
 }

@@ -37,27 +37,30 @@ pub(super) fn is_one(bytes: &[u8]) -> bool {
 /// # Errors
 /// The violation of the format.
 pub(super) fn parse(bytes: &[u8]) -> Result<BzImage<'_>, String> {
-    let number = |at: usize, len: usize| {
-        let field = bytes.get(at..at + len).ok_or_else(|| format!("its header ends before byte {}", at + len))?;
-        Ok::<_, String>(field.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte)))
-    };
-    let version = number(VERSION, 2)?;
+    let version = number(bytes, VERSION, 2)?;
     if version < VERSION_MIN {
         return Err(format!("its header has version {}.{:02}, from before Linux 2.6.26", version >> 8, version & 0xff));
     }
-    let setup = match number(SETUP_SECTORS, 1)? {
+    let setup = match number(bytes, SETUP_SECTORS, 1)? {
         0 => SETUP_SECTORS_DEFAULT,
         sectors => sectors,
     };
-    let (offset, len) = (number(PAYLOAD_OFFSET, 4)?, number(PAYLOAD_LENGTH, 4)?);
+    let offset = number(bytes, PAYLOAD_OFFSET, 4)?;
+    let len = number(bytes, PAYLOAD_LENGTH, 4)?;
     let start = (1 + setup) * SECTOR + offset;
     let payload = bytes.get(start..start + len).ok_or_else(|| {
         format!("its header places the kernel at bytes {start} to {}, of {}", start + len, bytes.len())
     })?;
     // Not needed to boot, so that one that leads elsewhere only leaves it unknown.
-    let release = number(RELEASE, 2)?;
+    let release = number(bytes, RELEASE, 2)?;
     let release = bytes.get(SECTOR + release..).filter(|_| release > 0).and_then(release::leading);
     Ok(BzImage { release, packed: Packed::new(payload)? })
+}
+
+/// Reads a little-endian number of `len` bytes from the header.
+fn number(bytes: &[u8], at: usize, len: usize) -> Result<usize, String> {
+    let field = bytes.get(at..at + len).ok_or_else(|| format!("its header ends before byte {}", at + len))?;
+    Ok(field.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte)))
 }
 
 #[cfg(test)]

@@ -19,17 +19,21 @@ pub(super) fn check(header: &[u8]) -> Result<(), String> {
     if header.len() < HEADER_LEN {
         return Err("a truncated ELF file".to_owned());
     }
-    let number = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
     if (header[4], header[5]) != (CLASS_64, LITTLE_ENDIAN) {
         return Err("an ELF file that is not 64-bit little-endian".to_owned());
     }
-    if number(18) != MACHINE_X86_64 {
-        return Err(format!("an ELF file for a processor other than x86-64 (machine {})", number(18)));
+    let machine = number(header, 18);
+    if machine != MACHINE_X86_64 {
+        return Err(format!("an ELF file for a processor other than x86-64 (machine {machine})"));
     }
-    if ![EXECUTABLE, SHARED].contains(&number(16)) || number(56) == 0 {
+    if ![EXECUTABLE, SHARED].contains(&number(header, 16)) || number(header, 56) == 0 {
         return Err("an ELF file that cannot be booted, such as a module".to_owned());
     }
     Ok(())
+}
+
+fn number(header: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([header[at], header[at + 1]])
 }
 
 #[cfg(test)]

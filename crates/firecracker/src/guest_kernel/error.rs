@@ -82,6 +82,16 @@ impl Error {
         Error::Write { path: path.to_owned(), source }
     }
 
+    /// Returns [`Error::read`] for `path`, to map errors with.
+    pub(super) fn reading(path: &Path) -> impl Fn(io::Error) -> Error {
+        |source| Error::read(path, source)
+    }
+
+    /// Returns [`Error::write`] for `path`, to map errors with.
+    pub(super) fn writing(path: &Path) -> impl Fn(io::Error) -> Error {
+        |source| Error::write(path, source)
+    }
+
     pub(super) fn damaged(path: &Path, reason: impl Into<String>) -> Error {
         Error::Damaged { path: path.to_owned(), reason: reason.into() }
     }

@@ -43,39 +43,37 @@ impl KernelFile {
     /// # Errors
     /// If it cannot be read, is no kernel, or is damaged.
     pub(super) fn read(path: &Path) -> Result<KernelFile> {
-        let read_error = |source| Error::read(path, source);
-        let foreign = |what: String| Error::Foreign { path: path.to_owned(), what, remedy: REMEDY };
-        let found = std::fs::metadata(path).map_err(read_error)?;
+        let found = std::fs::metadata(path).map_err(Error::reading(path))?;
         // Anything else could block for ever, or never end.
         if !found.is_file() {
-            return Err(foreign(if found.is_dir() { "a folder" } else { "not a regular file" }.to_owned()));
+            return Err(foreign(path, if found.is_dir() { "a folder" } else { "not a regular file" }));
         }
-        let mut file = File::open(path).map_err(read_error)?;
+        let mut file = File::open(path).map_err(Error::reading(path))?;
         let mut first = Vec::new();
-        (&mut file).take(bz_image::HEADER_LEN).read_to_end(&mut first).map_err(read_error)?;
+        (&mut file).take(bz_image::HEADER_LEN).read_to_end(&mut first).map_err(Error::reading(path))?;
         if bz_image::is_one(&first) {
-            (&mut file).take(BZ_IMAGE_LEN_MAX).read_to_end(&mut first).map_err(read_error)?;
+            (&mut file).take(BZ_IMAGE_LEN_MAX).read_to_end(&mut first).map_err(Error::reading(path))?;
             if first.len() as u64 > BZ_IMAGE_LEN_MAX {
-                return Err(foreign(format!("a bzImage of more than {BZ_IMAGE_LEN_MAX} bytes")));
+                return Err(foreign(path, format!("a bzImage of more than {BZ_IMAGE_LEN_MAX} bytes")));
             }
             return Self::of_bz_image(path, first);
         }
         if !first.starts_with(elf::MAGIC) {
-            return Err(foreign(describe(&first)));
+            return Err(foreign(path, describe(&first)));
         }
-        elf::check(&first).map_err(foreign)?;
+        elf::check(&first).map_err(|what| foreign(path, what))?;
         if found.len() > KERNEL_LEN_MAX {
-            return Err(foreign(format!("an ELF kernel of more than {KERNEL_LEN_MAX} bytes")));
+            return Err(foreign(path, format!("an ELF kernel of more than {KERNEL_LEN_MAX} bytes")));
         }
-        file.rewind().map_err(read_error)?;
+        file.rewind().map_err(Error::reading(path))?;
         let mut banner = Banner::default();
         let (sha256, unpacked_len) = read_through(&mut file, |chunk| {
             banner.look_at(chunk);
             Ok(())
         })
-        .map_err(read_error)?;
+        .map_err(Error::reading(path))?;
         if banner.release.is_none() {
-            return Err(foreign("an ELF file, but not a Linux kernel".to_owned()));
+            return Err(foreign(path, "an ELF file, but not a Linux kernel"));
         }
         let content = Content::Elf(file);
         Ok(KernelFile { path: path.to_owned(), sha256, release: banner.release, unpacked_len, content })
@@ -83,7 +81,8 @@ impl KernelFile {
 
     fn of_bz_image(path: &Path, bytes: Vec<u8>) -> Result<KernelFile> {
         let parts = bz_image::parse(&bytes).map_err(|reason| Error::damaged(path, reason))?;
-        let (release, unpacked_len) = (parts.release.map(str::to_owned), parts.packed.unpacked_len());
+        let release = parts.release.map(str::to_owned);
+        let unpacked_len = parts.packed.unpacked_len();
         let sha256 = Sha256::digest(&bytes).into();
         Ok(KernelFile { path: path.to_owned(), sha256, release, unpacked_len, content: Content::BzImage(bytes) })
     }
@@ -110,19 +109,19 @@ impl KernelFile {
     /// # Errors
     /// If it does not unpack, was changed since it was read, or cannot be written.
     pub(super) fn unpack(&self, out: &mut File, folder: &Path) -> Result<()> {
-        let write_error = |source| Error::write(folder, source);
         match &self.content {
             Content::BzImage(bytes) => {
                 let parts = bz_image::parse(bytes).map_err(|reason| Error::damaged(&self.path, reason))?;
                 parts.packed.unpack(out).map_err(|failure| match failure {
                     Failure::Damaged(reason) => Error::damaged(&self.path, reason),
-                    Failure::Write(source) => write_error(source),
+                    Failure::Write(source) => Error::write(folder, source),
                 })
             }
             Content::Elf(file) => {
                 let mut file = file;
-                file.rewind().map_err(|source| Error::read(&self.path, source))?;
-                let (sha256, _) = read_through(&mut file, |chunk| out.write_all(chunk)).map_err(write_error)?;
+                file.rewind().map_err(Error::reading(&self.path))?;
+                let (sha256, _) =
+                    read_through(&mut file, |chunk| out.write_all(chunk)).map_err(Error::writing(folder))?;
                 if sha256 != self.sha256 {
                     return Err(Error::damaged(&self.path, "it changed while it was being read"));
                 }
@@ -135,7 +134,9 @@ impl KernelFile {
 /// Reads to the end, or to what a kernel may have at most; returns the SHA-256 and the size.
 fn read_through(file: &mut dyn Read, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<([u8; 32], u64)> {
     let mut file = file.take(KERNEL_LEN_MAX);
-    let (mut digest, mut len, mut chunk) = (Sha256::new(), 0, Vec::with_capacity(CHUNK));
+    let mut digest = Sha256::new();
+    let mut len = 0;
+    let mut chunk = Vec::with_capacity(CHUNK);
     loop {
         chunk.clear();
         (&mut file).take(CHUNK as u64).read_to_end(&mut chunk)?;
@@ -168,22 +169,30 @@ impl Banner {
     }
 }
 
+fn foreign(path: &Path, what: impl Into<String>) -> Error {
+    Error::Foreign { path: path.to_owned(), what: what.into(), remedy: REMEDY }
+}
+
+fn has_at(bytes: &[u8], offset: usize, magic: &[u8]) -> bool {
+    bytes.get(offset..).is_some_and(|rest| rest.starts_with(magic))
+}
+
 /// Names what a file is that is no kernel for Firecracker, by its first bytes.
 fn describe(first: &[u8]) -> String {
-    let at = |offset: usize, magic: &[u8]| first.get(offset..).is_some_and(|rest| rest.starts_with(magic));
     let what = if first.is_empty() {
         "empty"
-    } else if at(0, b"MZ") && at(4, b"zimg") {
+    } else if first.starts_with(b"MZ") && has_at(first, 4, b"zimg") {
         "a compressed EFI image, such as an arm64 kernel"
-    } else if at(0x38, b"ARM\x64") {
+    } else if has_at(first, 0x38, b"ARM\x64") {
         "a kernel for arm64"
-    } else if at(0, b"MZ") {
+    } else if first.starts_with(b"MZ") {
         "an EFI program without the header of an x86 kernel, such as a unified kernel image"
-    } else if at(0, &[0x1f, 0x8b]) || at(0, b"\xfd7zXZ") || at(0, &[0x28, 0xb5, 0x2f, 0xfd]) {
+    } else if first.starts_with(b"\x1f\x8b") || first.starts_with(b"\xfd7zXZ") || first.starts_with(b"\x28\xb5\x2f\xfd")
+    {
         "a compressed file, such as an initrd"
-    } else if at(0, b"070701") || at(0, b"070702") {
+    } else if first.starts_with(b"070701") || first.starts_with(b"070702") {
         "an archive, such as an initrd"
-    } else if at(0, b"!<arch>") {
+    } else if first.starts_with(b"!<arch>") {
         "a package or a library"
     } else {
         "not a kernel"

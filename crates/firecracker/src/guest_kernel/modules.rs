@@ -195,13 +195,12 @@ fn built_for(module: &[u8]) -> Option<&str> {
 }
 
 fn read_bounded(path: &Path, len_max: u64) -> Result<Vec<u8>> {
-    let failed = |source| Error::read(path, source);
     // Anything but a file could block for ever.
-    if !std::fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+    if !std::fs::metadata(path).map_err(Error::reading(path))?.is_file() {
+        return Err(Error::read(path, io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
     }
     let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(len_max + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    File::open(path).and_then(|file| file.take(len_max + 1).read_to_end(&mut bytes)).map_err(Error::reading(path))?;
     if bytes.len() as u64 > len_max {
         return Err(Error::damaged(path, format!("it has more than {len_max} bytes")));
     }

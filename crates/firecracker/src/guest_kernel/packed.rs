@@ -116,12 +116,12 @@ impl<'a> Packed<'a> {
     /// # Errors
     /// If it is none, or cannot be written.
     pub(super) fn unpack(&self, out: &mut dyn Write) -> Result<(), Failure> {
-        let damaged = |error: io::Error| Failure::Damaged(format!("its kernel cannot be decompressed ({error})"));
-        let mut reader = self.format.reader(self.bytes).map_err(damaged)?.take(self.unpacked_len + 1);
-        let (mut chunk, mut written) = (Vec::with_capacity(CHUNK), 0);
+        let mut reader = self.format.reader(self.bytes).map_err(not_decompressed)?.take(self.unpacked_len + 1);
+        let mut chunk = Vec::with_capacity(CHUNK);
+        let mut written = 0;
         loop {
             chunk.clear();
-            (&mut reader).take(CHUNK as u64).read_to_end(&mut chunk).map_err(damaged)?;
+            (&mut reader).take(CHUNK as u64).read_to_end(&mut chunk).map_err(not_decompressed)?;
             if written == 0 {
                 elf::check(&chunk).map_err(|what| Failure::Damaged(format!("its kernel is {what}")))?;
             }
@@ -137,6 +137,10 @@ impl<'a> Packed<'a> {
         let size = if written < self.unpacked_len { "fewer" } else { "more" };
         Err(Failure::Damaged(format!("its kernel has {size} bytes than the {} that it declares", self.unpacked_len)))
     }
+}
+
+fn not_decompressed(error: io::Error) -> Failure {
+    Failure::Damaged(format!("its kernel cannot be decompressed ({error})"))
 }
 
 /// Unpacks a module, in any of the forms that kmod knows, to at most `len_max` bytes.
@@ -181,22 +185,25 @@ impl<'a> LegacyLz4<'a> {
     }
 
     fn next_block(&mut self) -> io::Result<()> {
-        let damaged = |reason: &str| io::Error::new(io::ErrorKind::InvalidData, reason.to_owned());
-        let (size, rest) = self.packed.split_first_chunk().ok_or_else(|| damaged("a block is truncated"))?;
+        let (size, rest) = self.packed.split_first_chunk().ok_or_else(|| invalid("a block is truncated"))?;
         self.packed = rest;
         // Several files in a row are one.
         if size == LZ4_LEGACY {
             return Ok(());
         }
         let size = u32::from_le_bytes(*size) as usize;
-        let (block, rest) = rest.split_at_checked(size).ok_or_else(|| damaged("a block is truncated"))?;
+        let (block, rest) = rest.split_at_checked(size).ok_or_else(|| invalid("a block is truncated"))?;
         self.packed = rest;
         self.block.resize(Self::BLOCK_LEN_MAX, 0);
         let unpacked = lz4_flex::block::decompress_into(block, &mut self.block);
-        self.len = unpacked.map_err(|error| damaged(&error.to_string()))?;
+        self.len = unpacked.map_err(|error| invalid(error.to_string()))?;
         self.read = 0;
         Ok(())
     }
+}
+
+fn invalid(reason: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason.into())
 }
 
 impl Read for LegacyLz4<'_> {

@@ -87,10 +87,10 @@ fn prepare_with(
 
     make_dir(folder)?;
     // Keeps `prune` away, which holds it for as long as it takes to remove some files.
-    let _lock = Lock::shared(folder).map_err(|source| Error::write(folder, source))?;
+    let _lock = Lock::shared(folder).map_err(Error::writing(folder))?;
     place(folder, &guest.kernel, file.unpacked_len(), |new| file.unpack(new, folder))?;
     place(folder, &guest.initrd, initrd.len() as u64, |new| {
-        io::Write::write_all(new, &initrd).map_err(|source| Error::write(folder, source))
+        io::Write::write_all(new, &initrd).map_err(Error::writing(folder))
     })?;
     Ok(guest)
 }
@@ -173,7 +173,7 @@ fn digest(kernel: &KernelFile, initrd: &[u8]) -> String {
 
 fn make_dir(path: &Path) -> Result<()> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(path);
-    made.map_err(|source| Error::write(path, source))
+    made.map_err(Error::writing(path))
 }
 
 /// Writes a file of `len` bytes under a temporary name in `folder`, and gives it its name when it is
@@ -182,13 +182,12 @@ fn place(folder: &Path, target: &Path, len: u64, write: impl FnOnce(&mut File) -
     if fs::symlink_metadata(target).is_ok_and(|found| found.is_file() && found.len() == len) {
         return Ok(());
     }
-    let failed = |source| Error::write(target, source);
-    let mut new = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(folder).map_err(failed)?;
+    let mut new = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(folder).map_err(Error::writing(target))?;
     write(new.as_file_mut())?;
-    new.as_file().set_permissions(Permissions::from_mode(0o444)).map_err(failed)?;
-    new.as_file().sync_all().map_err(failed)?;
+    new.as_file().set_permissions(Permissions::from_mode(0o444)).map_err(Error::writing(target))?;
+    new.as_file().sync_all().map_err(Error::writing(target))?;
     target.parent().map_or(Ok(()), make_dir)?;
-    new.persist(target).map_err(|error| failed(error.error))?;
+    new.persist(target).map_err(|error| Error::write(target, error.error))?;
     Ok(())
 }
 

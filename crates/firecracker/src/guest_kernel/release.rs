@@ -10,13 +10,17 @@ const RELEASE_LEN_MAX: usize = 64;
 pub(super) fn leading(text: &[u8]) -> Option<&str> {
     let end = text.iter().take(RELEASE_LEN_MAX + 1).position(|byte| matches!(byte, b' ' | b'\n' | 0))?;
     let release = std::str::from_utf8(&text[..end]).ok()?;
-    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b".-_+~".contains(&byte);
     (release.starts_with(|first: char| first.is_ascii_digit()) && release.bytes().all(is_fine)).then_some(release)
+}
+
+fn is_fine(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b".-_+~".contains(&byte)
 }
 
 /// Compares releases: numbers in them by their value.
 pub(super) fn compare(one: &str, other: &str) -> Ordering {
-    let (mut one, mut other) = (one.as_bytes(), other.as_bytes());
+    let mut one = one.as_bytes();
+    let mut other = other.as_bytes();
     loop {
         let (Some(&first), Some(&second)) = (one.first(), other.first()) else {
             return one.len().cmp(&other.len());
