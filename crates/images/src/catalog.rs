@@ -134,23 +134,27 @@ impl Catalog {
         if let Some(known) = state.known.get(digest) {
             return Ok(Arc::clone(known));
         }
-        let fails = |error: io::Error| {
-            if error.kind() == io::ErrorKind::NotFound {
-                return Error::NotFound(not_here(digest));
-            }
-            disk::failed("read an image", error)
-        };
-        let bytes = self.layout.read_blob(digest, DOCUMENT_BYTES_MAX).map_err(fails)?;
+        let bytes = self.read_blob(digest, digest)?;
         let image = format!("`{digest}`");
         let Document::Manifest(manifest) = Document::parse(&bytes, &image)? else {
             return Err(Error::Invalid(format!("{image} is an index, not an image")));
         };
-        let config = self.layout.read_blob(manifest.config().digest().as_ref(), DOCUMENT_BYTES_MAX).map_err(fails)?;
+        let config = self.read_blob(manifest.config().digest().as_ref(), digest)?;
         let config = configuration(&config, &manifest, &image)?;
         let run = Run::of(&config, &image)?;
         let known = Arc::new(Known { manifest, config, run, manifest_bytes: bytes.len() as u64 });
         state.known.insert(digest.to_owned(), Arc::clone(&known));
         Ok(known)
+    }
+
+    /// Reads the manifest or the configuration of an image.
+    fn read_blob(&self, digest: &str, image: &str) -> Result<Vec<u8>> {
+        self.layout.read_blob(digest, DOCUMENT_BYTES_MAX).map_err(|error| {
+            if error.kind() == io::ErrorKind::NotFound {
+                return Error::NotFound(not_here(image));
+            }
+            disk::failed("read an image", error)
+        })
     }
 
     /// Returns the digest of an image in the store.

@@ -158,7 +158,8 @@ impl<T: Clone> Desk<T> {
         }
         let Wanted { name, asker, origin, is_bounded, stop, watched } = wanted;
         if is_bounded {
-            let (all, own) = ("images are being pulled".to_owned(), format!("images of `{}`", origin.registry));
+            let all = "images are being pulled".to_owned();
+            let own = format!("images of `{}`", origin.registry);
             state.make_place(
                 REGISTRY_PULLS_MAX,
                 asker,
@@ -167,7 +168,8 @@ impl<T: Clone> Desk<T> {
             )?;
             state.make_place(PULLS_MAX, asker, |_| true, &all)?;
         }
-        let (number, held) = (state.next, Arc::new(()));
+        let number = state.next;
+        let held = Arc::new(());
         state.next += 1;
         let interest = Interest { _held: Arc::clone(&held) };
         let running = Running { number, asker, origin, is_bounded, stop, interest: held, watched };
@@ -192,19 +194,16 @@ impl<T: Clone> State<T> {
         what: &str,
     ) -> Result<()> {
         loop {
-            let taken = || self.running.values().filter(|other| other.is_bounded && of(other));
-            let Err(none) = Asker::admit(asker, all, taken().map(|other| other.asker)) else { return Ok(()) };
-            let count = |asker: Option<Asker>| {
-                taken().filter(|other| other.asker.map(|it| it.caller) == asker.map(|it| it.caller)).count()
-            };
-            let own = count(asker);
-            let is_near = |other: Asker| asker.is_some_and(|asker| asker.address == other.address);
-            let gives_way = taken()
+            let taken: Vec<&Running<T>> = self.running.values().filter(|other| other.is_bounded && of(other)).collect();
+            let Err(none) = Asker::admit(asker, all, taken.iter().map(|other| other.asker)) else { return Ok(()) };
+            let own = count_of(&taken, asker);
+            let gives_way = taken
+                .iter()
                 .filter(|other| Arc::strong_count(&other.interest) == 1)
                 // A caller that has pulls displaces none of a caller with fewer, unless both have
                 // one address.
-                .filter(|other| own == 0 || other.asker.is_some_and(is_near) || count(other.asker) >= own)
-                .max_by_key(|other| (count(other.asker), Reverse(other.number)))
+                .filter(|other| own == 0 || are_near(asker, other.asker) || count_of(&taken, other.asker) >= own)
+                .max_by_key(|other| (count_of(&taken, other.asker), Reverse(other.number)))
                 .map(|other| other.number);
             let Some(number) = gives_way else {
                 return Err(Error::Unavailable(match none {
@@ -221,6 +220,15 @@ impl<T: Clone> State<T> {
             }
         }
     }
+}
+
+/// Returns how many of the pulls are of the caller of `asker`.
+fn count_of<T>(pulls: &[&Running<T>], asker: Option<Asker>) -> usize {
+    pulls.iter().filter(|other| other.asker.map(|it| it.caller) == asker.map(|it| it.caller)).count()
+}
+
+fn are_near(one: Option<Asker>, other: Option<Asker>) -> bool {
+    one.zip(other).is_some_and(|(one, other)| one.address == other.address)
 }
 
 #[cfg(test)]

@@ -24,6 +24,11 @@ pub(super) fn failed(action: &'static str, error: io::Error) -> Error {
     )
 }
 
+/// Returns [`failed`] for `action`, to map errors with.
+pub(super) fn failing(action: &'static str) -> impl Fn(io::Error) -> Error {
+    move |error| failed(action, error)
+}
+
 /// Fails unless more of the disk of `dir` is free than the reserve.
 pub(super) fn room(dir: &Path, reserve: Reserve) -> Result<()> {
     let room = free(dir)?;

@@ -115,7 +115,7 @@ impl Store {
                 };
                 if matches!(fault, Fault::Broken(_)) {
                     meter.take_back(ingest.offset());
-                    ingest.restart().map_err(|error| disk::failed("write a layer", error))?;
+                    ingest.restart().map_err(disk::failing("write a layer"))?;
                 }
                 if ingest.offset() >= before.saturating_add(HEADWAY_BYTES) {
                     attempt = 0;
@@ -144,7 +144,8 @@ impl Store {
             if work.has(digest, size) {
                 return Ok(None);
             }
-            let (writing, digest) = (Arc::clone(work), digest.to_owned());
+            let writing = Arc::clone(work);
+            let digest = digest.to_owned();
             let ingest =
                 self.blocking("resume the download of a layer", move |_| Ok(writing.ingest(&digest, size))).await?;
             match ingest {

@@ -39,7 +39,6 @@ impl Store {
                 Err(Error::NotFound(_)) if ended => return Ok(()),
                 found => found?,
             };
-            let fails = |error| disk::failed("remove an image", error);
             let last = match &wanted {
                 Wanted::Digest(_) => true,
                 Wanted::Name(_) => store.layout.manifests().get(&digest).is_none_or(|names| names.len() <= 1),
@@ -47,7 +46,7 @@ impl Store {
             if last {
                 store.drop_image(&digest)?;
             } else if let Wanted::Name(name) = &wanted {
-                store.layout.remove_ref(&name.to_string()).map_err(fails)?;
+                store.layout.remove_ref(&name.to_string()).map_err(disk::failing("remove an image"))?;
             }
             store.sweep(None).map(drop)
         })
@@ -162,7 +161,7 @@ impl Store {
 
     /// Returns the size of the store, in bytes. A shared file counts in each of its images.
     fn bytes(&self) -> Result<u64> {
-        let blobs = self.layout.bytes().map_err(|error| disk::failed("measure the images", error))?;
+        let blobs = self.layout.bytes().map_err(disk::failing("measure the images"))?;
         let trees = self.layout.manifests().into_keys().filter_map(|digest| self.trees.bytes(&digest));
         Ok(trees.fold(blobs, u64::saturating_add))
     }
@@ -202,7 +201,7 @@ impl Store {
                 forgotten => forgotten.and_then(|()| self.trees.remove(digest)),
             };
             let _ = fs::remove_file(self.catalog.used_path(digest));
-            forgotten.map_err(|error| disk::failed("remove an image", error))
+            forgotten.map_err(disk::failing("remove an image"))
         };
         self.catalog.end_removal(digest);
         done
@@ -211,10 +210,10 @@ impl Store {
     /// Removes blobs, limited to `only` if given, and shared files that no image needs; returns
     /// the bytes freed. The caller holds the lock `removals`.
     fn sweep(&self, only: Option<&HashSet<String>>) -> Result<u64> {
-        let fails = |error| disk::failed("remove files that no image needs", error);
+        const ACTION: &str = "remove files that no image needs";
         // What a pull has from now on stays until the sweep is over.
         let _sweeping = self.layout.sweeping();
-        self.remove_strays().map_err(fails)?;
+        self.remove_strays().map_err(disk::failing(ACTION))?;
         let mut live = HashSet::new();
         let images = self.layout.manifests().into_keys().chain(self.catalog.all_held());
         for digest in images {
@@ -230,8 +229,8 @@ impl Store {
             }
             live.insert(digest);
         }
-        let blobs = self.layout.sweep(&live, only).map_err(fails)?;
-        Ok(blobs.saturating_add(self.trees.collect().map_err(fails)?))
+        let blobs = self.layout.sweep(&live, only).map_err(disk::failing(ACTION))?;
+        Ok(blobs.saturating_add(self.trees.collect().map_err(disk::failing(ACTION))?))
     }
 
     /// Removes trees of images that are not in the index: a crash came before the image was

@@ -141,7 +141,8 @@ impl Store {
             .long_work("read an archive", move |store| Reader { store, work: &reading }.archive(&spool, expected))
             .await?;
         let (state, _) = watch::channel(State::Going(Progress::Resolving));
-        let (mut images, mut all_held): (Vec<Image>, Vec<_>) = (Vec::new(), Vec::new());
+        let mut images = Vec::new();
+        let mut all_held = Vec::new();
         for Ready { bytes, manifest, config, names } in ready {
             let mut latest = None;
             for name in &names {
@@ -164,10 +165,11 @@ impl Store {
     }
 
     async fn write_down(&self, mut archive: Archive) -> Result<Spool> {
-        let fails = |error| disk::failed("write an archive", error);
         let spool = self.spool();
-        let mut file = tokio::fs::File::create(&spool.path).await.map_err(fails)?.into_std().await;
-        let (mut written, mut looked) = (0_u64, 0_u64);
+        let file = tokio::fs::File::create(&spool.path).await;
+        let mut file = file.map_err(disk::failing("write an archive"))?.into_std().await;
+        let mut written = 0_u64;
+        let mut looked = 0_u64;
         while let Some(chunk) = archive.next().await {
             let chunk = chunk?;
             written += chunk.len() as u64;
@@ -176,13 +178,12 @@ impl Store {
                 self.room()?;
                 looked = written + LOOK_BYTES;
             }
-            let append = move || write_sparse(&mut file, &chunk).map(|_| file);
-            file = match tokio::task::spawn_blocking(append).await {
-                Ok(appended) => appended.map_err(fails)?,
+            file = match tokio::task::spawn_blocking(move || write_sparse(&mut file, &chunk).map(|_| file)).await {
+                Ok(appended) => appended.map_err(disk::failing("write an archive"))?,
                 Err(error) => return Err(Error::failed("write an archive", error)),
             };
         }
-        file.set_len(written).map_err(fails)?;
+        file.set_len(written).map_err(disk::failing("write an archive"))?;
         Ok(spool)
     }
 
@@ -208,9 +209,8 @@ impl Reader<'_> {
     /// Detects the kind of an archive and puts its content into the layout.
     fn archive(self, spool: &Spool, expected: Expected) -> Result<Vec<Ready>> {
         let _turn = Turn::take();
-        let fails = |error| disk::failed("read an archive", error);
-        let mut file = File::open(&spool.path).map_err(fails)?;
-        let head = head(&mut file).map_err(fails)?;
+        let mut file = File::open(&spool.path).map_err(disk::failing("read an archive"))?;
+        let head = head(&mut file).map_err(disk::failing("read an archive"))?;
         let compression = compression_of(&head).map_err(|error| about("the archive", error))?;
         let bytes_max = self.store.config.image_bytes_max;
         let input = BufReader::new(Paced::new(&file, self.work.stop()));
@@ -252,19 +252,19 @@ impl Reader<'_> {
 
     /// Writes the archive to a file without its compression, for random access.
     fn uncompress(self, file: &mut File, compression: Compression, spool: &mut Option<Spool>) -> Result<File> {
-        let fails = |error| disk::failed("write an archive", error);
         let spool = spool.insert(self.store.spool());
-        let mut plain =
-            File::options().read(true).write(true).create(true).truncate(true).open(&spool.path).map_err(fails)?;
-        file.rewind().map_err(fails)?;
+        let plain = File::options().read(true).write(true).create(true).truncate(true).open(&spool.path);
+        let mut plain = plain.map_err(disk::failing("write an archive"))?;
+        file.rewind().map_err(disk::failing("write an archive"))?;
         let mut input =
             Paced::new(decoder(BufReader::new(Paced::new(file, self.work.stop())), compression)?, self.work.stop());
         let mut left = LOOK_BYTES;
         while left == LOOK_BYTES {
             self.go_on()?;
             // The first pass over the archive has checked the size.
-            left = io::copy(&mut (&mut input).take(LOOK_BYTES), &mut plain)
-                .map_err(|error| if self.work.stop().is_cancelled() { stopped() } else { fails(error) })?;
+            left = io::copy(&mut (&mut input).take(LOOK_BYTES), &mut plain).map_err(|error| {
+                if self.work.stop().is_cancelled() { stopped() } else { disk::failed("write an archive", error) }
+            })?;
         }
         Ok(plain)
     }
@@ -295,7 +295,7 @@ impl Reader<'_> {
         name: Name,
         run: &Run,
     ) -> Result<Ready> {
-        let size = file.metadata().map_err(|error| disk::failed("read an archive", error))?.len();
+        let size = file.metadata().map_err(disk::failing("read an archive"))?.len();
         let layer = self.take_layer(file, 0, size, compression)?;
         let host = Platform::host();
         let config = json!({
@@ -339,16 +339,15 @@ impl Reader<'_> {
             let mut layers = Vec::new();
             for (path, diff_id) in saved.layers.iter().zip(diff_ids) {
                 let (offset, size) = opened.place(path)?;
-                opened.file.seek(SeekFrom::Start(offset)).map_err(|error| disk::failed("read an archive", error))?;
+                opened.file.seek(SeekFrom::Start(offset)).map_err(disk::failing("read an archive"))?;
                 let mut start = Vec::new();
                 let read = (&mut opened.file).take(size.min(HEAD as u64)).read_to_end(&mut start);
-                read.map_err(|error| disk::failed("read an archive", error))?;
+                read.map_err(disk::failing("read an archive"))?;
                 let compression = compression_of(&start).map_err(|error| about(&shown(path), error))?;
                 let layer = if let Some(known) = taken.get(&(offset, size)) {
                     Descriptor::clone(known)
                 } else if compression == Compression::None && is_digest(diff_id) && self.work.has(diff_id, size) {
-                    descriptor(MediaType::ImageLayer, size, diff_id)
-                        .map_err(|error| disk::failed("read an archive", error))?
+                    descriptor(MediaType::ImageLayer, size, diff_id).map_err(disk::failing("read an archive"))?
                 } else {
                     self.take_layer(&mut opened.file, offset, size, compression)?
                 };
@@ -374,9 +373,11 @@ impl Reader<'_> {
         let index: ImageIndex = serde_json::from_slice(&index)
             .map_err(|_| Error::Invalid("the index.json of the archive is not an image index".to_owned()))?;
         let names = names_of(name, index.manifests(), |manifest| {
-            let note = |key: &str| manifest.annotations().as_ref().and_then(|notes| notes.get(key)).cloned();
+            let notes = manifest.annotations().as_ref();
+            let full_name = notes.and_then(|notes| notes.get(FULL_NAME));
             // A bare tag does not name the repository.
-            note(FULL_NAME).or(note(REF_NAME).filter(|name| name.contains([':', '/']))).into_iter().collect()
+            let ref_name = notes.and_then(|notes| notes.get(REF_NAME)).filter(|name| name.contains([':', '/']));
+            full_name.or(ref_name).cloned().into_iter().collect()
         })?;
         let mut ready = Vec::new();
         for (manifest, names) in index.manifests().iter().zip(names) {
@@ -410,16 +411,15 @@ impl Reader<'_> {
 
     /// Puts a part of a file into the layout, as a layer.
     fn take_layer(self, file: &mut File, offset: u64, size: u64, compression: Compression) -> Result<Descriptor> {
-        let fails = |error| disk::failed("write a layer", error);
-        let mut ingest = self.work.ingest_unknown().map_err(fails)?;
+        let mut ingest = self.work.ingest_unknown().map_err(disk::failing("write a layer"))?;
         self.copy(file, offset, size, &mut ingest, "write a layer")?;
-        let (digest, size) = ingest.commit().map_err(fails)?;
+        let (digest, size) = ingest.commit().map_err(disk::failing("write a layer"))?;
         let media_type = match compression {
             Compression::None => MediaType::ImageLayer,
             Compression::Gzip => MediaType::ImageLayerGzip,
             Compression::Zstd => MediaType::ImageLayerZstd,
         };
-        descriptor(media_type, size, &digest).map_err(fails)
+        descriptor(media_type, size, &digest).map_err(disk::failing("write a layer"))
     }
 
     /// Copies a blob from the archive's OCI layout into the store's, and checks its digest.
@@ -429,25 +429,15 @@ impl Reader<'_> {
             return Ok(());
         }
         let (offset, size) = opened.blob_place(blob)?;
-        let fails = |error: io::Error| {
-            if error.kind() == io::ErrorKind::InvalidData {
-                return Error::Invalid(format!("the archive's blob {} does not match its name", shown(&digest)));
-            }
-            if error.kind() == io::ErrorKind::WouldBlock {
-                return Error::Unavailable(format!("another task is writing {}; try again", shown(&digest)));
-            }
-            disk::failed("write a layer", error)
-        };
-        let mut ingest = self.work.ingest(&digest, size).map_err(fails)?;
-        ingest.restart().map_err(fails)?;
+        let mut ingest = self.work.ingest(&digest, size).map_err(|error| blob_failed(&digest, error))?;
+        ingest.restart().map_err(|error| blob_failed(&digest, error))?;
         self.copy(&mut opened.file, offset, size, &mut ingest, "write a layer")?;
-        ingest.commit().map(drop).map_err(fails)
+        ingest.commit().map(drop).map_err(|error| blob_failed(&digest, error))
     }
 
     /// Copies a part of a file into a blob.
     fn copy(self, file: &mut File, offset: u64, size: u64, ingest: &mut Ingest, action: &'static str) -> Result<()> {
-        let fails = |error| disk::failed(action, error);
-        file.seek(SeekFrom::Start(offset)).map_err(fails)?;
+        file.seek(SeekFrom::Start(offset)).map_err(disk::failing(action))?;
         let mut left = size;
         let mut buffer = vec![0; 256 * 1024];
         let mut looked = u64::MAX;
@@ -458,8 +448,8 @@ impl Reader<'_> {
                 looked = left;
             }
             let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
-            file.read_exact(&mut buffer[..most]).map_err(fails)?;
-            ingest.write(&buffer[..most]).map_err(fails)?;
+            file.read_exact(&mut buffer[..most]).map_err(disk::failing(action))?;
+            ingest.write(&buffer[..most]).map_err(disk::failing(action))?;
             left -= most as u64;
             pace.count(most);
         }
@@ -476,8 +466,8 @@ impl Reader<'_> {
 
     /// Writes a manifest for an image that has none.
     fn assemble(self, config: &[u8], layers: Vec<Descriptor>, names: Vec<Name>) -> Result<Ready> {
-        let fails = |error| disk::failed("write an image's configuration", error);
-        let config = self.work.put_blob(MediaType::ImageConfig, config).map_err(fails)?;
+        let config = self.work.put_blob(MediaType::ImageConfig, config);
+        let config = config.map_err(disk::failing("write an image's configuration"))?;
         let manifest = json!({
             "schemaVersion": 2,
             "mediaType": MediaType::ImageManifest,
@@ -498,9 +488,10 @@ impl Reader<'_> {
             .store
             .layout
             .read_blob(manifest.config().digest().as_ref(), DOCUMENT_BYTES_MAX)
-            .map_err(|error| disk::failed("read an image's configuration", error))?;
+            .map_err(disk::failing("read an image's configuration"))?;
         let config = configuration(&config, &manifest, &image)?;
-        let (host, platform) = (Platform::host(), Platform::of(&config));
+        let host = Platform::host();
+        let platform = Platform::of(&config);
         if !host.runs(&platform) {
             let platform = shown(&platform.to_string());
             return Err(Error::Invalid(format!(
@@ -510,6 +501,17 @@ impl Reader<'_> {
         Run::of(&config, &image)?;
         Ok(Ready { bytes, manifest, config, names })
     }
+}
+
+/// Converts the failure to write a blob of an archive.
+fn blob_failed(digest: &str, error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::InvalidData {
+        return Error::Invalid(format!("the archive's blob {} does not match its name", shown(digest)));
+    }
+    if error.kind() == io::ErrorKind::WouldBlock {
+        return Error::Unavailable(format!("another task is writing {}; try again", shown(digest)));
+    }
+    disk::failed("write a layer", error)
 }
 
 impl Opened {
@@ -536,7 +538,7 @@ impl Opened {
         let mut bytes = Vec::new();
         let read = self.file.seek(SeekFrom::Start(offset));
         read.and_then(|_| (&mut self.file).take(size).read_to_end(&mut bytes))
-            .map_err(|error| disk::failed("read an archive", error))?;
+            .map_err(disk::failing("read an archive"))?;
         Ok(bytes)
     }
 

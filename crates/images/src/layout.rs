@@ -177,13 +177,12 @@ impl Layout {
     /// and every download that is not being written, limited to `only` if given. Returns the
     /// bytes freed.
     pub(super) fn sweep(&self, live: &HashSet<String>, only: Option<&HashSet<String>>) -> io::Result<u64> {
-        let spared = |digest: &String| only.is_some_and(|only| !only.contains(digest));
         let mut freed = 0;
         for entry in fs::read_dir(self.inner.dir.join("blobs/sha256"))? {
             let entry = entry?;
             let digest = format!("sha256:{}", entry.file_name().to_string_lossy());
             let state = self.inner.lock();
-            if spared(&digest) || live.contains(&digest) || state.is_fresh(&digest) {
+            if is_spared(&digest, only) || live.contains(&digest) || state.is_fresh(&digest) {
                 continue;
             }
             freed += remove(&entry.path())?;
@@ -192,7 +191,7 @@ impl Layout {
             let entry = entry?;
             let digest = format!("sha256:{}", entry.file_name().to_string_lossy());
             let state = self.inner.lock();
-            if is_digest(&digest) && !spared(&digest) && !state.ingests.contains_key(&digest) {
+            if is_digest(&digest) && !is_spared(&digest, only) && !state.ingests.contains_key(&digest) {
                 freed += remove(&entry.path())?;
             }
         }
@@ -293,8 +292,8 @@ fn read_index(path: &Path) -> io::Result<Vec<Descriptor>> {
     };
     match serde_json::from_slice::<ImageIndex>(&bytes) {
         Ok(index) => {
-            let known = |manifest: &&Descriptor| is_digest(manifest.digest().as_ref());
-            Ok(index.manifests().iter().filter(known).cloned().collect())
+            let known = index.manifests().iter().filter(|manifest| is_digest(manifest.digest().as_ref()));
+            Ok(known.cloned().collect())
         }
         Err(error) => {
             tracing::warn!(
@@ -306,6 +305,10 @@ fn read_index(path: &Path) -> io::Result<Vec<Descriptor>> {
             Ok(Vec::new())
         }
     }
+}
+
+fn is_spared(digest: &str, only: Option<&HashSet<String>>) -> bool {
+    only.is_some_and(|only| !only.contains(digest))
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {

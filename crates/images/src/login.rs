@@ -203,21 +203,23 @@ fn means(key: &str, registry: &str) -> bool {
 
 /// Runs `docker-credential-<name>`; `None` if it has no credentials.
 async fn ask(name: &str, registry: &str) -> Result<Option<Login>> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    if name.is_empty() || !name.bytes().all(plain) {
+    if name.is_empty() || !name.bytes().all(is_plain) {
         return Err(Error::Invalid("a credential helper in Docker's config.json has an invalid name".to_owned()));
     }
     let program = format!("docker-credential-{name}");
-    let fails = |why: String| Error::Invalid(format!("`{program}` returned no login for `{registry}`: {why}"));
-    let mut child = tokio::process::Command::new(&program)
+    let child = tokio::process::Command::new(&program)
         .arg("get")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .kill_on_drop(true)
-        .spawn()
-        .map_err(|error| fails(format!("it cannot be started ({error}); install it, or remove it from config.json")))?;
-    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        .spawn();
+    let mut child = child.map_err(|error| {
+        let why = format!("it cannot be started ({error}); install it, or remove it from config.json");
+        no_login(&program, registry, &why)
+    })?;
+    let stdin = child.stdin.take();
+    let stdout = child.stdout.take();
     let server = if is_docker_hub(registry) { DOCKER_HUB_KEY } else { registry };
     let talk = async {
         if let Some(mut stdin) = stdin {
@@ -230,19 +232,30 @@ async fn ask(name: &str, registry: &str) -> Result<Option<Login>> {
     };
     let (said, success) = match tokio::time::timeout(PROGRAM_WAIT_MAX, talk).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => return Err(fails(error.to_string())),
-        Err(_) => return Err(fails(format!("it took longer than {} seconds", PROGRAM_WAIT_MAX.as_secs()))),
+        Ok(Err(error)) => return Err(no_login(&program, registry, &error.to_string())),
+        Err(_) => {
+            let why = format!("it took longer than {} seconds", PROGRAM_WAIT_MAX.as_secs());
+            return Err(no_login(&program, registry, &why));
+        }
     };
     if !success {
         // The protocol's answer for missing credentials.
         if String::from_utf8_lossy(&said).contains("credentials not found") {
             return Ok(None);
         }
-        return Err(fails("it failed; run it by hand to see why".to_owned()));
+        return Err(no_login(&program, registry, "it failed; run it by hand to see why"));
     }
-    let answer: Answer =
-        serde_json::from_slice(&said).map_err(|_| fails("its output is not that of a credential helper".to_owned()))?;
+    let answer: Answer = serde_json::from_slice(&said)
+        .map_err(|_| no_login(&program, registry, "its output is not that of a credential helper"))?;
     Ok(Some(login(answer.username, answer.secret)))
+}
+
+fn no_login(program: &str, registry: &str, why: &str) -> Error {
+    Error::Invalid(format!("`{program}` returned no login for `{registry}`: {why}"))
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 }
 
 #[cfg(test)]

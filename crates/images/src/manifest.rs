@@ -60,14 +60,23 @@ impl Document {
     /// Parses a manifest or an index, whichever its fields show. A document with the fields of
     /// both is refused.
     pub(super) fn parse(bytes: &[u8], image: &str) -> Result<Document> {
-        let broken = |why: &str| Error::Invalid(format!("the manifest of {image} cannot be used: {why}"));
-        let kind: Kind = serde_json::from_slice(bytes).map_err(|_| broken("it is not a JSON object"))?;
+        let document = Document::of(bytes)
+            .map_err(|why| Error::Invalid(format!("the manifest of {image} cannot be used: {why}")))?;
+        if let Document::Manifest(manifest) = &document {
+            check(manifest).map_err(|why| Error::Invalid(format!("{image} cannot be used: {why}")))?;
+        }
+        Ok(document)
+    }
+
+    /// Parses a document; the error is what is wrong with it.
+    fn of(bytes: &[u8]) -> Result<Document, String> {
+        let kind: Kind = serde_json::from_slice(bytes).map_err(|_| "it is not a JSON object")?;
         if kind.schema_version == Some(1) {
-            return Err(broken("it is of the old schema 1; push the image again with a newer Docker"));
+            return Err("it is of the old schema 1; push the image again with a newer Docker".to_owned());
         }
         match (kind.manifests.is_some(), kind.layers.is_some()) {
-            (true, true) => return Err(broken("it is an index and an image at once")),
-            (false, false) => return Err(broken("it has neither layers nor manifests")),
+            (true, true) => return Err("it is an index and an image at once".to_owned()),
+            (false, false) => return Err("it has neither layers nor manifests".to_owned()),
             (true, false) | (false, true) => {}
         }
         let index = kind.manifests.is_some();
@@ -82,15 +91,14 @@ impl Document {
         };
         if !fits {
             let says = says.map(|says| shown(says.as_ref())).unwrap_or_default();
-            return Err(broken(&format!("its media type {says} does not fit its content")));
+            return Err(format!("its media type {says} does not fit its content"));
         }
-        let wrong = |_| broken("a field is missing or of the wrong kind");
-        if index {
-            return serde_json::from_slice(bytes).map(Box::new).map(Document::Index).map_err(wrong);
-        }
-        let manifest: Box<ImageManifest> = serde_json::from_slice(bytes).map_err(wrong)?;
-        check(&manifest, image)?;
-        Ok(Document::Manifest(manifest))
+        let document = if index {
+            serde_json::from_slice(bytes).map(Document::Index)
+        } else {
+            serde_json::from_slice(bytes).map(Document::Manifest)
+        };
+        document.map_err(|_| "a field is missing or of the wrong kind".to_owned())
     }
 }
 
@@ -99,27 +107,27 @@ pub(super) fn media_type(manifest: &ImageManifest) -> MediaType {
     manifest.media_type().clone().unwrap_or(MediaType::ImageManifest)
 }
 
-/// Refuses a manifest that is not of a file system image, before any of its blobs is downloaded.
-fn check(manifest: &ImageManifest, image: &str) -> Result<()> {
-    let refuse = |why: String| Err(Error::Invalid(format!("{image} cannot be used: {why}")));
+/// Refuses a manifest that is not of a file system image, before any of its blobs is downloaded;
+/// the error is the reason.
+fn check(manifest: &ImageManifest) -> Result<(), String> {
     let config = manifest.config();
     let media_type = config.media_type().as_ref();
     if !CONFIGS.contains(&media_type) {
-        return refuse(format!("it is not a file system image but {}", shown(media_type)));
+        return Err(format!("it is not a file system image but {}", shown(media_type)));
     }
     if manifest.layers().len() > LAYERS_MAX {
-        return refuse(format!("it has {} layers, more than {LAYERS_MAX}", manifest.layers().len()));
+        return Err(format!("it has {} layers, more than {LAYERS_MAX}", manifest.layers().len()));
     }
     if !is_digest(config.digest().as_ref()) {
-        return refuse("the digest of its configuration is not sha256".to_owned());
+        return Err("the digest of its configuration is not sha256".to_owned());
     }
     if config.size() > DOCUMENT_BYTES_MAX {
-        return refuse(format!("its configuration has {} bytes, more than {DOCUMENT_BYTES_MAX}", config.size()));
+        return Err(format!("its configuration has {} bytes, more than {DOCUMENT_BYTES_MAX}", config.size()));
     }
     for layer in manifest.layers() {
-        compression(layer).map_err(|why| Error::Invalid(format!("{image} cannot be used: {why}")))?;
+        compression(layer)?;
         if !is_digest(layer.digest().as_ref()) {
-            return refuse("the digest of a layer is not sha256".to_owned());
+            return Err("the digest of a layer is not sha256".to_owned());
         }
     }
     Ok(())
@@ -151,19 +159,19 @@ const FOREIGN: &str = "a layer may not be distributed, and its registry does not
 
 /// Parses the configuration that belongs to a manifest.
 pub(super) fn configuration(bytes: &[u8], manifest: &ImageManifest, image: &str) -> Result<ImageConfiguration> {
-    let broken = |why: &str| Error::Invalid(format!("the configuration of {image} cannot be used: {why}"));
+    parse_configuration(bytes, manifest)
+        .map_err(|why| Error::Invalid(format!("the configuration of {image} cannot be used: {why}")))
+}
+
+fn parse_configuration(bytes: &[u8], manifest: &ImageManifest) -> Result<ImageConfiguration, String> {
     let config: ImageConfiguration =
-        serde_json::from_slice(bytes).map_err(|_| broken("a field is missing or of the wrong kind"))?;
+        serde_json::from_slice(bytes).map_err(|_| "a field is missing or of the wrong kind")?;
     let diff_ids = config.rootfs().diff_ids();
     if diff_ids.len() != manifest.layers().len() {
-        return Err(broken(&format!(
-            "it lists {} layers, but the manifest lists {}",
-            diff_ids.len(),
-            manifest.layers().len()
-        )));
+        return Err(format!("it lists {} layers, but the manifest lists {}", diff_ids.len(), manifest.layers().len()));
     }
     if !diff_ids.iter().all(|diff_id| is_digest(diff_id)) {
-        return Err(broken("the digest of a layer is not sha256"));
+        return Err("the digest of a layer is not sha256".to_owned());
     }
     Ok(config)
 }
@@ -189,11 +197,14 @@ impl Run {
         let user = says.user().clone().filter(|user| !user.is_empty());
         let entrypoint: Vec<String> =
             [says.entrypoint(), says.cmd()].into_iter().flatten().flatten().cloned().collect();
-        let words = || {
-            let env = env.iter().flat_map(|(key, value)| [key, value]);
-            env.chain(&entrypoint).chain(&workdir).chain(&user)
-        };
-        if words().any(|word| word.contains('\0')) {
+        if env
+            .iter()
+            .flat_map(|(key, value)| [key, value])
+            .chain(&entrypoint)
+            .chain(&workdir)
+            .chain(&user)
+            .any(|word| word.contains('\0'))
+        {
             return Err(Error::Invalid(format!("{image} cannot be used: its configuration contains a NUL")));
         }
         let run = Run { defaults: Defaults { env, workdir, user }, entrypoint };

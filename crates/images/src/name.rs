@@ -42,51 +42,13 @@ impl Name {
     /// # Errors
     /// [`Error::Invalid`], which names the rule that it breaks.
     pub fn parse(text: &str) -> Result<Name> {
-        let invalid = |why: &str| Err(Error::Invalid(format!("{} is not a valid image name: {why}", shown(text))));
         if text.is_empty() {
             return Err(Error::Invalid("the image has no name; give one such as `python:3.12`".to_owned()));
         }
-        if text.len() > NAME_BYTES_MAX {
-            return invalid(&format!("it is longer than {NAME_BYTES_MAX} bytes"));
+        match parse(text) {
+            Ok(reference) => Ok(Name { reference }),
+            Err(why) => Err(Error::Invalid(format!("{} is not a valid image name: {why}", shown(text)))),
         }
-        if text == "host" {
-            return invalid("`host` is this machine's own system, which cannot be pulled or imported");
-        }
-        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return invalid("it may contain only letters, digits and `. _ - / : @`");
-        }
-        if text.starts_with("sha256:") {
-            return invalid("a digest is `sha256:` and 64 hexadecimal digits in lower case");
-        }
-        if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return invalid("for a digest, put `sha256:` before it");
-        }
-        if let Some((_, after)) = text.split_once("://") {
-            return invalid(&format!("leave out the scheme and write {}", shown(after)));
-        }
-        let reference = match text.parse::<Reference>() {
-            Ok(reference) => reference,
-            Err(ParseError::NameTooLong) => return invalid("the repository is longer than 255 characters"),
-            Err(ParseError::DigestUnsupported) => return invalid("only `sha256` digests can be checked"),
-            Err(ParseError::DigestInvalidLength | ParseError::DigestInvalidFormat) => {
-                return invalid("the digest is `sha256:` and 64 hexadecimal digits");
-            }
-            Err(_) if text.bytes().any(|byte| byte.is_ascii_uppercase()) => {
-                return invalid(
-                    "a repository must be in lower case; write it as `[host[:port]/]repository[:tag][@digest]`",
-                );
-            }
-            Err(_) => return invalid("write it as `[host[:port]/]repository[:tag][@digest]`"),
-        };
-        if reference.digest().is_some_and(|digest| !is_digest(digest)) {
-            return invalid("the digest is `sha256:` and 64 hexadecimal digits in lower case");
-        }
-        if let Some((_, port)) = reference.registry().rsplit_once(':')
-            && port.parse::<u16>().map_or(true, |port| port == 0)
-        {
-            return invalid("the port must be between 1 and 65535");
-        }
-        Ok(Name { reference })
     }
 
     /// Returns the host and port of the registry, such as `docker.io`.
@@ -127,6 +89,51 @@ impl Name {
     pub(crate) fn digest(&self) -> Option<&str> {
         self.reference.digest()
     }
+}
+
+/// Parses a name that is not empty; the error is the rule that it breaks.
+fn parse(text: &str) -> Result<Reference, String> {
+    if text.len() > NAME_BYTES_MAX {
+        return Err(format!("it is longer than {NAME_BYTES_MAX} bytes"));
+    }
+    if text == "host" {
+        return Err("`host` is this machine's own system, which cannot be pulled or imported".to_owned());
+    }
+    if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("it may contain only letters, digits and `. _ - / : @`".to_owned());
+    }
+    if text.starts_with("sha256:") {
+        return Err("a digest is `sha256:` and 64 hexadecimal digits in lower case".to_owned());
+    }
+    if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err("for a digest, put `sha256:` before it".to_owned());
+    }
+    if let Some((_, after)) = text.split_once("://") {
+        return Err(format!("leave out the scheme and write {}", shown(after)));
+    }
+    let reference = match text.parse::<Reference>() {
+        Ok(reference) => reference,
+        Err(ParseError::NameTooLong) => return Err("the repository is longer than 255 characters".to_owned()),
+        Err(ParseError::DigestUnsupported) => return Err("only `sha256` digests can be checked".to_owned()),
+        Err(ParseError::DigestInvalidLength | ParseError::DigestInvalidFormat) => {
+            return Err("the digest is `sha256:` and 64 hexadecimal digits".to_owned());
+        }
+        Err(_) if text.bytes().any(|byte| byte.is_ascii_uppercase()) => {
+            return Err(
+                "a repository must be in lower case; write it as `[host[:port]/]repository[:tag][@digest]`".to_owned()
+            );
+        }
+        Err(_) => return Err("write it as `[host[:port]/]repository[:tag][@digest]`".to_owned()),
+    };
+    if reference.digest().is_some_and(|digest| !is_digest(digest)) {
+        return Err("the digest is `sha256:` and 64 hexadecimal digits in lower case".to_owned());
+    }
+    if let Some((_, port)) = reference.registry().rsplit_once(':')
+        && port.parse::<u16>().map_or(true, |port| port == 0)
+    {
+        return Err("the port must be between 1 and 65535".to_owned());
+    }
+    Ok(reference)
 }
 
 impl fmt::Display for Name {

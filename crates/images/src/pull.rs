@@ -77,7 +77,6 @@ impl Store {
         let store = Arc::clone(self);
         self.pulls.tasks.spawn(async move {
             let work = Arc::new(store.layout.work(stop.child_token()));
-            let ended_by_hand = || stop.is_cancelled() && !store.pulls.stop.is_cancelled();
             let end = store.pull_in_time(&name, &work, &state).await;
             work.settled().await;
             let brought = work.end();
@@ -86,7 +85,8 @@ impl Store {
                 // Blobs that the disk has no room for must not take the room of others.
                 Err(Error::Full(_)) => store.tidy(None).await,
                 // The next request for this image resumes the pull.
-                Err(Error::Unavailable(_) | Error::Failed { .. }) if !ended_by_hand() => {}
+                Err(Error::Unavailable(_) | Error::Failed { .. })
+                    if !stop.is_cancelled() || store.pulls.stop.is_cancelled() => {}
                 // This pull is not resumed.
                 Err(_) => store.tidy(Some(brought)).await,
             }
@@ -182,9 +182,10 @@ impl Store {
         let config = self
             .layout
             .read_blob(manifest.config().digest().as_ref(), DOCUMENT_BYTES_MAX)
-            .map_err(|error| disk::failed("read an image's configuration", error))?;
+            .map_err(disk::failing("read an image's configuration"))?;
         let config = configuration(&config, &manifest, &shown)?;
-        let (host, platform) = (Platform::host(), Platform::of(&config));
+        let host = Platform::host();
+        let platform = Platform::of(&config);
         if !host.runs(&platform) {
             return Err(Error::Invalid(format!(
                 "{shown} is built for {}, but this server is {host}; name an image for {host}",
@@ -198,7 +199,9 @@ impl Store {
             manifest.layers().iter().filter(|layer| seen.insert(layer.digest().clone())).cloned().collect();
         futures_util::stream::iter(layers)
             .map(|layer| {
-                let (store, sources, meter) = (Arc::clone(self), Arc::clone(&sources), Arc::clone(&meter));
+                let store = Arc::clone(self);
+                let sources = Arc::clone(&sources);
+                let meter = Arc::clone(&meter);
                 let shown = &shown;
                 async move { store.blob(work, shown, &sources, &layer, &meter).await }
             })
@@ -229,10 +232,7 @@ impl Store {
                 return Err(Error::Invalid(format!("{image} cannot be used: the digest of a manifest is not sha256")));
             }
             bytes = match work.has(&digest, chosen.size()) {
-                true => self
-                    .layout
-                    .read_blob(&digest, DOCUMENT_BYTES_MAX)
-                    .map_err(|error| disk::failed("read a manifest", error))?,
+                true => self.layout.read_blob(&digest, DOCUMENT_BYTES_MAX).map_err(disk::failing("read a manifest"))?,
                 false => self.document(work, name, sources, &digest, Some(&digest)).await?,
             };
         }
@@ -270,7 +270,8 @@ impl Store {
             return Ok(Meter::new(total, state));
         }
         self.room()?;
-        let (free, stay) = (disk::free(&self.config.dir)?.bytes, self.config.reserve.bytes);
+        let free = disk::free(&self.config.dir)?.bytes;
+        let stay = self.config.reserve.bytes;
         if needed.saturating_add(stay) > free {
             return Err(Error::Full(format!(
                 "the disk is too full for {image}: it needs {needed} bytes, {free} are free, and images must leave \
@@ -290,17 +291,17 @@ impl Store {
         config: &ImageConfiguration,
         state: &watch::Sender<State>,
     ) -> Result<(Image, ImageGuard)> {
-        let fails = |error| disk::failed("write an image's manifest", error);
-        let written = work.put_blob(media_type(manifest), bytes).map_err(fails)?;
+        let written = work.put_blob(media_type(manifest), bytes).map_err(disk::failing("write an image's manifest"))?;
         let digest = written.digest().to_string();
-        let mut named = descriptor(media_type(manifest), written.size(), &digest).map_err(fails)?;
+        let mut named = descriptor(media_type(manifest), written.size(), &digest)
+            .map_err(disk::failing("write an image's manifest"))?;
         named.set_platform(Platform::of(config).for_index());
         let layers = self.layers(manifest, config)?;
         state.send_replace(State::Going(Progress::Unpacking { bytes: 0 }));
         let held = self.unpack(work, &digest, layers, state.clone()).await?;
         let key = name.to_string();
         self.blocking("name an image", move |store| {
-            store.layout.set_ref(&key, &named).map_err(|error| disk::failed("name an image", error))?;
+            store.layout.set_ref(&key, &named).map_err(disk::failing("name an image"))?;
             store.catalog.touch(held.digest());
             let mut image = store.catalog.image(held.digest())?;
             // The handle here belongs to no box.
@@ -343,15 +344,16 @@ impl Store {
                 reserve: self.config.reserve,
             };
             let stop = work.stop().clone();
-            let (digest, layers, state) = (digest.to_owned(), layers.clone(), state.clone());
+            let digest = digest.to_owned();
+            let layers = layers.clone();
+            let state = state.clone();
             let held = self
                 .long_work("unpack an image", move |store| {
                     let written = AtomicU64::new(0);
-                    let progress = |bytes: u64| {
+                    store.trees.unpack(&digest, &layers, &bounds, &stop, &|bytes| {
                         let bytes = written.fetch_max(bytes, Ordering::Relaxed).max(bytes);
                         state.send_replace(State::Going(Progress::Unpacking { bytes }));
-                    };
-                    store.trees.unpack(&digest, &layers, &bounds, &stop, &progress)?;
+                    })?;
                     Ok(store.catalog.hold(&digest))
                 })
                 .await?;

@@ -4,7 +4,7 @@ mod access;
 mod source;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -102,13 +102,10 @@ impl Registries {
             builder = builder.no_proxy();
         }
         if let Some(path) = &key.0 {
-            let bad = |why: &dyn std::fmt::Display| {
-                Error::Invalid(format!("the certificate {} cannot be used: {why}", path.display()))
-            };
-            let pem = std::fs::read(path).map_err(|error| bad(&error))?;
+            let pem = std::fs::read(path).map_err(|error| bad_certificate(path, error))?;
             let certificates = reqwest::Certificate::from_pem_bundle(&pem).unwrap_or_default();
             if certificates.is_empty() {
-                return Err(bad(&"the file contains no PEM certificate"));
+                return Err(bad_certificate(path, "the file contains no PEM certificate"));
             }
             builder = builder.tls_certs_merge(certificates);
         }
@@ -182,18 +179,19 @@ impl Registries {
             if !response.status().is_redirection() || response.status() == StatusCode::NOT_MODIFIED {
                 return Ok(response);
             }
-            let broken = |why: &str| Fault::Broken(format!("`{}` redirects {why}", source.registry));
             let location = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
-            let next =
-                location.and_then(|location| url.join(location).ok()).ok_or_else(|| broken("to an invalid address"))?;
-            let (was_safe, safe) = (url.scheme() == "https", next.scheme() == "https");
+            let next = location
+                .and_then(|location| url.join(location).ok())
+                .ok_or_else(|| bad_redirect(source, "to an invalid address"))?;
+            let was_safe = url.scheme() == "https";
+            let safe = next.scheme() == "https";
             if !safe && (was_safe || next.scheme() != "http") {
-                return Err(broken("from https to an insecure address"));
+                return Err(bad_redirect(source, "from https to an insecure address"));
             }
             url = next;
             // Credentials in a redirect address are not configured ones.
             if url.set_username("").and(url.set_password(None)).is_err() {
-                return Err(broken("to an invalid address"));
+                return Err(bad_redirect(source, "to an invalid address"));
             }
         }
         Err(Fault::Broken(format!("`{}` redirects more than {REDIRECTS_MAX} times", source.registry)))
@@ -233,6 +231,14 @@ impl Registries {
             _ => Err(Fault::Broken(format!("`{}` answers {}", source.registry, status.as_u16()))),
         }
     }
+}
+
+fn bad_certificate(path: &Path, why: impl std::fmt::Display) -> Error {
+    Error::Invalid(format!("the certificate {} cannot be used: {why}", path.display()))
+}
+
+fn bad_redirect(source: &Source, why: &str) -> Fault {
+    Fault::Broken(format!("`{}` redirects {why}", source.registry))
 }
 
 #[cfg(test)]

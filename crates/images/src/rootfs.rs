@@ -72,11 +72,10 @@ impl Trees {
     /// # Errors
     /// If the folders cannot be made, read or cleaned.
     pub fn open(dir: &Path) -> io::Result<Trees> {
-        let folder = |name| closed_folder(&dir.join(name));
         let folders = Folders {
-            trees: folder("trees")?,
-            files: folder("files")?,
-            trash: folder("trash")?,
+            trees: closed_folder(&dir.join("trees"))?,
+            files: closed_folder(&dir.join("files"))?,
+            trash: closed_folder(&dir.join("trash"))?,
             next: AtomicU64::new(0),
         };
         let mut lost_power = false;
@@ -133,17 +132,16 @@ impl Trees {
         if let Some(root) = self.find(digest) {
             return Ok(root);
         }
-        let fault = |error| disk::failed("unpack an image", error);
-        let work = self.inner.begin(hex).map_err(fault)?;
+        let work = self.inner.begin(hex).map_err(disk::failing("unpack an image"))?;
         let budget = Budget::new(bounds, self.inner.trees.clone(), stop);
         let about = work.fill(&self.inner.files, layers, &budget, progress)?;
         let root = self.inner.trees.join(hex);
-        work.write_down(&about).map_err(fault)?;
+        work.write_down(&about).map_err(disk::failing("unpack an image"))?;
         // Writing may have taken long, and the caller may have gone meanwhile.
         if stop.is_cancelled() {
             return Err(stopped());
         }
-        work.publish(&root).map_err(fault)?;
+        work.publish(&root).map_err(disk::failing("unpack an image"))?;
         Ok(root.join("root"))
     }
 
@@ -222,13 +220,12 @@ impl Work {
     fn fill(&self, files: &Path, layers: &[Layer], budget: &Budget, progress: &(dyn Fn(u64) + Sync)) -> Result<About> {
         let root = self.folder.join("root");
         let made = DirBuilder::new().mode(0o755).create(&root);
-        made.map_err(|error| disk::failed("unpack an image", error))?;
+        made.map_err(disk::failing("unpack an image"))?;
         let shared = Shared::open(files, self.trash.join("spare"))?;
         let mut unpacking = Unpacking::new(Root::open(&root, &self.trash, budget)?, shared, budget);
         let read = AtomicU64::new(0);
-        let told = |bytes| progress(read.fetch_add(bytes, Ordering::Relaxed) + bytes);
         for layer in layers {
-            unpacking.layer(layer, &told)?;
+            unpacking.layer(layer, &|bytes| progress(read.fetch_add(bytes, Ordering::Relaxed) + bytes))?;
         }
         unpacking.finish()?;
         let seen = &unpacking.seen;

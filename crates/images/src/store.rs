@@ -40,10 +40,9 @@ impl Store {
     /// Opens the store in `config.dir`, creating it if needed, and removes what a crash left
     /// unfinished. Blocks.
     pub(super) fn open(config: ImagesConfig) -> Result<Store> {
-        let fails = |error| disk::failed("open", error);
-        let layout = Layout::open(&config.dir).map_err(fails)?;
-        let trees = Trees::open(&config.dir).map_err(fails)?;
-        let catalog = Catalog::open(&config.dir, layout.clone(), trees.clone()).map_err(fails)?;
+        let layout = Layout::open(&config.dir).map_err(disk::failing("open"))?;
+        let trees = Trees::open(&config.dir).map_err(disk::failing("open"))?;
+        let catalog = Catalog::open(&config.dir, layout.clone(), trees.clone()).map_err(disk::failing("open"))?;
         Ok(Store {
             registries: Registries::new(&config),
             config,
@@ -58,7 +57,8 @@ impl Store {
 
     /// Wraps `work` so that [`Pulls::close`] waits for it, even after its caller has gone.
     fn waited_for<T, W: FnOnce(&Store) -> T>(self: &Arc<Self>, work: W) -> impl FnOnce() -> T + use<T, W> {
-        let (store, under_way) = (Arc::clone(self), self.pulls.tasks.token());
+        let store = Arc::clone(self);
+        let under_way = self.pulls.tasks.token();
         move || {
             let done = work(&store);
             drop(under_way);

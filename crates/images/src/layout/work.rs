@@ -100,8 +100,7 @@ impl Work {
     }
 
     fn begin(&self, file: File, path: PathBuf, expected: Option<(String, u64)>) -> Ingest {
-        let (layout, work) = (self.layout.clone(), self.number);
-        Ingest { layout, work, file, path, expected, offset: 0, hash: Sha256::new() }
+        Ingest { layout: self.layout.clone(), work: self.number, file, path, expected, offset: 0, hash: Sha256::new() }
     }
 
     /// Writes a blob from memory.
@@ -118,10 +117,13 @@ impl Work {
     /// Waits until no thread writes a blob of it any more. A download that is given up may have
     /// begun its last step.
     pub(crate) async fn settled(&self) {
-        let writes = || self.layout.inner.lock().ingests.values().any(|work| *work == self.number);
-        while writes() {
+        while self.is_writing() {
             tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    fn is_writing(&self) -> bool {
+        self.layout.inner.lock().ingests.values().any(|work| *work == self.number)
     }
 
     /// Ends the work and returns the digests that it has written or found.

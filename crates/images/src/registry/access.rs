@@ -161,18 +161,20 @@ fn read(headers: &HeaderMap) -> Option<Challenge> {
             if challenge.scheme.eq_ignore_ascii_case("basic") {
                 basic = Some(Challenge::Basic);
             }
-            if challenge.scheme.eq_ignore_ascii_case("bearer") {
-                let parameter = |name: &str| {
-                    let found = challenge.params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
-                    found.map(|(_, value)| value.to_unescaped())
-                };
-                if let Some(realm) = parameter("realm") {
-                    return Some(Challenge::Bearer { realm, service: parameter("service"), scope: parameter("scope") });
-                }
+            if challenge.scheme.eq_ignore_ascii_case("bearer")
+                && let Some(realm) = parameter(&challenge, "realm")
+            {
+                let service = parameter(&challenge, "service");
+                return Some(Challenge::Bearer { realm, service, scope: parameter(&challenge, "scope") });
             }
         }
     }
     basic
+}
+
+fn parameter(challenge: &http_auth::ChallengeRef<'_>, name: &str) -> Option<String> {
+    let found = challenge.params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+    found.map(|(_, value)| value.to_unescaped())
 }
 
 /// Checks whether a registry may send this server, with its login, to a token service at `realm`;
@@ -193,6 +195,10 @@ fn may_ask(registry: &Url, realm: &Url) -> Result<(), &'static str> {
     }
 }
 
+fn broken_service(source: &Source, why: &str) -> Fault {
+    Fault::Broken(format!("the token service of `{}` {why}", source.registry))
+}
+
 /// Requests a token from the service that the registry names.
 async fn ask(
     source: &Source,
@@ -201,9 +207,8 @@ async fn ask(
     scope: &str,
     login: Option<&Login>,
 ) -> Result<(HeaderValue, Duration), Fault> {
-    let broken = |why: &str| Fault::Broken(format!("the token service of `{}` {why}", source.registry));
-    let mut url = Url::parse(realm).map_err(|_| broken("has an invalid address"))?;
-    may_ask(&source.base, &url).map_err(broken)?;
+    let mut url = Url::parse(realm).map_err(|_| broken_service(source, "has an invalid address"))?;
+    may_ask(&source.base, &url).map_err(|why| broken_service(source, why))?;
     let mut fields: Vec<(&str, &str)> = vec![("scope", scope)];
     fields.extend(service.map(|service| ("service", service)));
     let request = if let Some(Login::Identity(token)) = login {
@@ -240,12 +245,13 @@ async fn ask(
             let text = format!("the token service of `{}` answers {}", source.registry, status.as_u16());
             return Err(Fault::Passing(text, retry_after(&response)));
         }
-        _ => return Err(broken(&format!("answers {}", status.as_u16()))),
+        _ => return Err(broken_service(source, &format!("answers {}", status.as_u16()))),
     }
     let bytes = bounded(response, TOKEN_BYTES_MAX).await?;
-    let token: Token = serde_json::from_slice(&bytes).map_err(|_| broken("did not answer with a token"))?;
+    let token: Token =
+        serde_json::from_slice(&bytes).map_err(|_| broken_service(source, "did not answer with a token"))?;
     let life = token.expires_in.map_or(TOKEN_LIFE, Duration::from_secs);
-    let token = token.token.or(token.access_token).ok_or_else(|| broken("answers without a token"))?;
+    let token = token.token.or(token.access_token).ok_or_else(|| broken_service(source, "answers without a token"))?;
     Ok((bearer(&token)?, life))
 }
 

@@ -67,7 +67,8 @@ impl<R: Read> Archive<R> {
     /// the input is read to its end.
     pub(super) fn next(&mut self) -> Result<Option<Member>> {
         let mut pax = Pax::default();
-        let (mut long_path, mut long_link) = (None, None);
+        let mut long_path = None;
+        let mut long_link = None;
         for _ in 0..=HEADERS_MAX {
             self.skip()?;
             let Some(block) = self.header()? else { return Ok(None) };
@@ -164,18 +165,11 @@ impl<R: Read> Archive<R> {
         let mut parts = Vec::new();
         let size = unsigned(&gnu.realsize)?;
         let mut more = gnu.isextended[0] == 1;
-        let mut add = |slots: &[tar::GnuSparseHeader]| -> Result<()> {
-            for slot in slots.iter().take_while(|slot| slot.numbytes[0] != 0) {
-                parts.push(Part { offset: unsigned(&slot.offset)?, length: unsigned(&slot.numbytes)? });
-            }
-            // The parts are checked once, after the last one.
-            pax::bounded(parts.len())
-        };
-        add(&gnu.sparse)?;
+        add_parts(&mut parts, &gnu.sparse)?;
         while more {
             let mut extension = tar::GnuExtSparseHeader::new();
             exactly(&mut self.input, extension.as_mut_bytes())?;
-            add(&extension.sparse)?;
+            add_parts(&mut parts, &extension.sparse)?;
             more = extension.isextended[0] == 1;
         }
         Ok((parts, size))
@@ -251,10 +245,10 @@ impl<R: Read> Archive<R> {
             return Ok(None);
         }
         let stated = number(&block[148..156]).ok();
-        let others = || block[..148].iter().chain(&block[156..]);
-        let unsigned: i64 = others().map(|byte| i64::from(*byte)).sum::<i64>() + 8 * 32;
+        let others = block[..148].iter().chain(&block[156..]);
+        let unsigned: i64 = others.clone().map(|byte| i64::from(*byte)).sum::<i64>() + 8 * 32;
         // Some old programs sum the bytes as signed.
-        let signed: i64 = others().map(|byte| i64::from(byte.cast_signed())).sum::<i64>() + 8 * 32;
+        let signed: i64 = others.map(|byte| i64::from(byte.cast_signed())).sum::<i64>() + 8 * 32;
         if stated != Some(unsigned) && stated != Some(signed) {
             return Err(refuse("a header's checksum is wrong: this is not a tar archive, or it is damaged"));
         }
@@ -271,6 +265,18 @@ impl<R: Read> Archive<R> {
         self.fill = size.wrapping_neg() % BLOCK as u64;
         Ok(content)
     }
+}
+
+/// Adds the parts in slots of a map. They are checked once, after the last one.
+fn add_parts(parts: &mut Vec<Part>, slots: &[tar::GnuSparseHeader]) -> Result<()> {
+    for slot in slots.iter().take_while(|slot| slot.numbytes[0] != 0) {
+        parts.push(Part { offset: unsigned(&slot.offset)?, length: unsigned(&slot.numbytes)? });
+    }
+    pax::bounded(parts.len())
+}
+
+fn invalid_number() -> Error {
+    refuse("a header has an invalid number")
 }
 
 fn cut_short() -> Error {
@@ -294,26 +300,28 @@ fn positive(pax: Option<u64>, field: &[u8]) -> Result<u64> {
 
 /// Parses a number of a header: octal, or binary if the first bit is set.
 fn number(field: &[u8]) -> Result<i64> {
-    let none = || refuse("a header has an invalid number");
     if let Some(first) = field.first().filter(|first| **first & 0x80 != 0) {
         // Two's complement; the first bit is a mark.
         let negative = first & 0x40 != 0;
         let mut value: i128 = if negative { -1 } else { 0 };
         for (at, byte) in field.iter().enumerate() {
             let byte = if at == 0 { if negative { byte | 0x80 } else { byte & 0x7f } } else { *byte };
-            value = value.checked_mul(256).and_then(|value| value.checked_add(i128::from(byte))).ok_or_else(none)?;
+            value = value
+                .checked_mul(256)
+                .and_then(|value| value.checked_add(i128::from(byte)))
+                .ok_or_else(invalid_number)?;
         }
-        return i64::try_from(value).map_err(|_| none());
+        return i64::try_from(value).map_err(|_| invalid_number());
     }
     let digits = until_nul(field).trim_ascii();
     if digits.is_empty() {
         return Ok(0);
     }
-    let text = std::str::from_utf8(digits).map_err(|_| none())?;
+    let text = std::str::from_utf8(digits).map_err(|_| invalid_number())?;
     if text.starts_with(['+', '-']) {
-        return Err(none());
+        return Err(invalid_number());
     }
-    i64::from_str_radix(text, 8).map_err(|_| none())
+    i64::from_str_radix(text, 8).map_err(|_| invalid_number())
 }
 
 fn until_nul(field: &[u8]) -> &[u8] {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::error::{Result, refuse};
+use crate::error::{Error, Result, refuse};
 
 /// Most parts of one sparse file.
 const PARTS_MAX: usize = 65_536;
@@ -48,7 +48,8 @@ impl Pax {
     pub(super) fn parse(mut text: &[u8]) -> Result<Self> {
         let mut pax = Pax::default();
         let mut pairs: Vec<u64> = Vec::new();
-        let (mut major, mut minor) = (0, 0);
+        let mut major = 0;
+        let mut minor = 0;
         // Sorted, so that equal files have equal attributes.
         let mut xattrs: BTreeMap<&[u8], &[u8]> = BTreeMap::new();
         while !text.is_empty() {
@@ -90,7 +91,7 @@ impl Pax {
         }
         if !pax.sparse.inside && pax.sparse.size.is_some() {
             if !pairs.len().is_multiple_of(2) {
-                return Err(refuse("the map of a sparse file is malformed"));
+                return Err(malformed_map());
             }
             let parts = pairs.chunks(2).map(|pair| Part { offset: pair[0], length: pair[1] });
             pax.sparse.parts = Some(parts.collect());
@@ -107,17 +108,21 @@ pub(super) fn bounded(parts: usize) -> Result<()> {
 
 /// Checks that parts are in order and within the file, and returns the bytes that they hold.
 pub(super) fn check(parts: &[Part], size: u64) -> Result<u64> {
-    let malformed = || refuse("the map of a sparse file is malformed");
     bounded(parts.len())?;
-    let (mut end, mut held) = (0, 0_u64);
+    let mut end = 0;
+    let mut held = 0_u64;
     for part in parts {
         if part.offset < end {
-            return Err(malformed());
+            return Err(malformed_map());
         }
-        end = part.offset.checked_add(part.length).filter(|end| *end <= size).ok_or_else(malformed)?;
+        end = part.offset.checked_add(part.length).filter(|end| *end <= size).ok_or_else(malformed_map)?;
         held += part.length;
     }
     Ok(held)
+}
+
+fn malformed_map() -> Error {
+    refuse("the map of a sparse file is malformed")
 }
 
 /// Parser of a map before the content, block by block: decimal numbers, one to a line, of which
@@ -171,20 +176,23 @@ fn decimal(value: &[u8]) -> Result<u64> {
         .ok_or_else(|| refuse("a pax header has an invalid number"))
 }
 
+fn invalid_time() -> Error {
+    refuse("a pax header has an invalid time")
+}
+
 /// Parses a decimal fraction into seconds and nanoseconds. The nanoseconds count forward from the
 /// second before it, below zero too.
 fn seconds(value: &[u8]) -> Result<(i64, u32)> {
-    let none = || refuse("a pax header has an invalid time");
-    let text = std::str::from_utf8(value).map_err(|_| none())?;
+    let text = std::str::from_utf8(value).map_err(|_| invalid_time())?;
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let second: i64 = whole.parse().map_err(|_| none())?;
+    let second: i64 = whole.parse().map_err(|_| invalid_time())?;
     if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(none());
+        return Err(invalid_time());
     }
     let digits: String = fraction.chars().chain(std::iter::repeat('0')).take(9).collect();
-    let nanos: u32 = digits.parse().map_err(|_| none())?;
+    let nanos: u32 = digits.parse().map_err(|_| invalid_time())?;
     if whole.starts_with('-') && nanos > 0 {
-        return Ok((second.checked_sub(1).ok_or_else(none)?, 1_000_000_000 - nanos));
+        return Ok((second.checked_sub(1).ok_or_else(invalid_time)?, 1_000_000_000 - nanos));
     }
     Ok((second, nanos))
 }

@@ -78,10 +78,19 @@ impl<'a> Root<'a> {
         let ino = fstat(&fd).map_err(disk)?.st_ino;
         let mut known = HashMap::new();
         known.insert(ino, Known { parent: ino, length: 0, layer: 0 });
-        let (here, trash) = (None, trash.to_owned());
-        let (fresh, hasher) = (HashSet::new(), RandomState::new());
-        let hidden = HashSet::new();
-        Ok(Root { fd, ino, here, known, fresh, hidden, hasher, layer: 0, budget, trash, trashed: 0 })
+        Ok(Root {
+            fd,
+            ino,
+            here: None,
+            known,
+            fresh: HashSet::new(),
+            hidden: HashSet::new(),
+            hasher: RandomState::new(),
+            layer: 0,
+            budget,
+            trash: trash.to_owned(),
+            trashed: 0,
+        })
     }
 
     /// Starts the next layer: what exists now counts as part of lower layers.

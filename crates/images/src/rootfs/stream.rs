@@ -77,8 +77,8 @@ impl Budget {
     /// Takes `bytes` from the allowance.
     pub(super) fn take(&self, bytes: u64) -> Result<()> {
         self.look(bytes)?;
-        let less = |left: u64| left.checked_sub(bytes);
-        self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).map(drop).map_err(|_| {
+        let taken = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        taken.map(drop).map_err(|_| {
             let most = self.bounds.bytes_max;
             Error::TooLarge(format!(
                 "the image is larger than {most} bytes unpacked, the limit for images; raise `images.max_image_mb` to \
@@ -90,9 +90,8 @@ impl Budget {
     /// Takes one step towards a directory from the allowance.
     pub(super) fn step(&self) -> Result<()> {
         self.go_on()?;
-        let less = |left: u64| left.checked_sub(1);
         self.steps
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
             .map(drop)
             .map_err(|_| refuse("the paths in the image take too many steps to resolve because links lead to links"))
     }
@@ -100,8 +99,8 @@ impl Budget {
     /// Takes one file from the allowance.
     pub(super) fn entry(&self) -> Result<()> {
         self.look(ENTRY_BYTES)?;
-        let less = |left: u64| left.checked_sub(1);
-        self.entries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).map(drop).map_err(|_| {
+        let taken = self.entries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        taken.map(drop).map_err(|_| {
             let most = self.bounds.entries_max;
             refuse(format!("the image has more than {most} files, the limit for images"))
         })

@@ -98,7 +98,7 @@ impl<'a> Unpacking<'a> {
 
     fn member(&mut self, archive: &mut Archive<&mut Chunks>, member: &Member) -> Result<()> {
         if self.privileged && (member.uid > ID_MAX || member.gid > ID_MAX) && member.kind != Kind::Hardlink {
-            let (uid, gid) = (member.uid, member.gid);
+            let Member { uid, gid, .. } = member;
             return Err(refuse(format!(
                 "it belongs to {uid}:{gid}, but a box has users and groups only up to {ID_MAX}"
             )));
@@ -133,7 +133,8 @@ impl<'a> Unpacking<'a> {
             return Err(refuse("it hides a file without a name"));
         }
         let Some(here) = self.root.enter_existing(parent)? else { return Ok(()) };
-        let (fd, ino) = (duplicate(&here.fd)?, here.ino);
+        let fd = duplicate(&here.fd)?;
+        let ino = here.ino;
         if last == OPAQUE { self.root.hide_content(fd) } else { self.root.hide(&fd, ino, hidden) }
     }
 
@@ -247,7 +248,8 @@ impl<'a> Unpacking<'a> {
         length: u64,
         mut hash: Option<&mut Sha256>,
     ) -> Result<u64> {
-        let (mut left, mut taken) = (length, 0);
+        let mut left = length;
+        let mut taken = 0;
         while left > 0 {
             let most = usize::try_from(left).unwrap_or(usize::MAX).min(self.buffer.len());
             let mut filled = 0;
@@ -274,23 +276,22 @@ impl<'a> Unpacking<'a> {
         let Some((target, above)) = steps.split_last() else {
             return Err(refuse("it is a link to a directory"));
         };
-        let missing = || refuse(format!("it is a link to {}, which does not exist", shown(&member.link)));
         let (here, ino) = self.place(parent, name)?;
-        let there = self.root.existing(&above.join(&b'/'))?.ok_or_else(missing)?;
+        let there = self.root.existing(&above.join(&b'/'))?.ok_or_else(|| no_target(member))?;
         let at = (fstat(&there).map_err(disk)?.st_ino, *target);
         match statat(&there, *target, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
                 return Err(refuse("it is a link to a directory"));
             }
             Ok(_) => {}
-            Err(Errno::NOENT) => return Err(missing()),
+            Err(Errno::NOENT) => return Err(no_target(member)),
             Err(error) => return Err(disk(error)),
         }
         if at != (ino, name) {
             self.room(&here, name)?;
             linkat(&there, *target, &here, name, AtFlags::empty()).map_err(|error| match error {
                 // The directory replaced by this name contained the target.
-                Errno::NOENT => missing(),
+                Errno::NOENT => no_target(member),
                 Errno::MLINK => refuse("its target has too many links"),
                 other => disk(other),
             })?;
@@ -333,7 +334,8 @@ impl<'a> Unpacking<'a> {
     /// Enters the directory for a file and checks the length of its path.
     fn place(&mut self, parent: &[u8], name: &[u8]) -> Result<(OwnedFd, u64)> {
         let here = self.root.enter(parent)?;
-        let (fd, ino) = (duplicate(&here.fd)?, here.ino);
+        let fd = duplicate(&here.fd)?;
+        let ino = here.ino;
         self.root.length_of(ino, name)?;
         Ok((fd, ino))
     }
@@ -394,11 +396,10 @@ impl<'a> Unpacking<'a> {
     /// systems, which would mislead one mounted above; and for root, the capabilities of
     /// programs.
     fn kept(&self, member: &Member) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let keeps = |name: &[u8]| {
+        let (kept, dropped): (Vec<_>, Vec<_>) = member.xattrs.iter().cloned().partition(|(name, _)| {
             (name.starts_with(b"user.") && !name.starts_with(b"user.overlay."))
                 || (name == b"security.capability" && self.privileged && member.kind == Kind::File)
-        };
-        let (kept, dropped): (Vec<_>, Vec<_>) = member.xattrs.iter().cloned().partition(|(name, _)| keeps(name));
+        });
         for (name, _) in dropped {
             tracing::debug!(name = shown(&name), file = shown(&member.path), "skipped an attribute");
         }
@@ -413,6 +414,10 @@ impl<'a> Unpacking<'a> {
             (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
         }
     }
+}
+
+fn no_target(member: &Member) -> Error {
+    refuse(format!("it is a link to {}, which does not exist", shown(&member.link)))
 }
 
 /// Flags to open a directory for work in it; a link in its place is refused.
