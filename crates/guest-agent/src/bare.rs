@@ -24,7 +24,9 @@ const TRUE: &str = "true";
 
 /// Runs `bare`; `args` are the arguments after it.
 pub fn run(mut args: impl Iterator<Item = String>) -> ExitCode {
-    let (mode, count, folder) = (args.next(), args.next(), args.next());
+    let mode = args.next();
+    let count = args.next();
+    let folder = args.next();
     if mode.as_deref() == Some(TRUE) {
         return ExitCode::SUCCESS;
     }
@@ -60,9 +62,13 @@ fn measure(count: usize, mut once: impl FnMut() -> Result<(), String>) -> Result
 
 /// Returns the line of JSON. `times` is sorted and not empty.
 fn summary(mode: &str, times: Vec<u128>) -> String {
-    let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
-    let (count, p50, p95, p99) = (times.len(), at(50), at(95), at(99));
+    let count = times.len();
+    let [p50, p95, p99] = [50, 95, 99].map(|percent| percentile(&times, percent));
     format!(r#"{{"mode":"{mode}","count":{count},"p50_us":{p50},"p95_us":{p95},"p99_us":{p99}}}"#)
+}
+
+fn percentile(times: &[u128], percent: usize) -> u128 {
+    times[(times.len() * percent / 100).min(times.len() - 1)]
 }
 
 fn exec() -> Result<(), String> {
@@ -71,11 +77,10 @@ fn exec() -> Result<(), String> {
 }
 
 fn spawn(folder: &str) -> Result<(), String> {
-    let text = |error: std::io::Error| format!("{folder}: {error}");
     for part in ["upper", "work", "root"] {
-        fs::create_dir_all(format!("{folder}/{part}")).map_err(text)?;
+        fs::create_dir_all(format!("{folder}/{part}")).map_err(|error| format!("{folder}: {error}"))?;
     }
-    let program = File::open("/proc/self/exe").map_err(text)?;
+    let program = File::open("/proc/self/exe").map_err(|error| format!("{folder}: {error}"))?;
     let rootless = !rustix::process::geteuid().is_root();
     let flags = if rootless { CloneFlags::BOX.and(CloneFlags::USER) } else { CloneFlags::BOX };
     let ids = rootless.then(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()));
@@ -97,12 +102,9 @@ fn spawn(folder: &str) -> Result<(), String> {
 
 fn enter(folder: &str, ids: Option<(u32, u32)>) -> Result<(), Errno> {
     if let Some((uid, gid)) = ids {
-        let write = |file: &str, text: String| {
-            fs::write(file, text).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
-        };
-        write("/proc/self/setgroups", "deny".to_owned())?;
-        write("/proc/self/uid_map", format!("0 {uid} 1\n"))?;
-        write("/proc/self/gid_map", format!("0 {gid} 1\n"))?;
+        write("/proc/self/setgroups", "deny")?;
+        write("/proc/self/uid_map", &format!("0 {uid} 1\n"))?;
+        write("/proc/self/gid_map", &format!("0 {gid} 1\n"))?;
     }
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let root = format!("{folder}/root");
@@ -119,6 +121,10 @@ fn enter(folder: &str, ids: Option<(u32, u32)>) -> Result<(), Errno> {
     rustix::process::pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
     rustix::process::chdir("/")
+}
+
+fn write(file: &str, text: &str) -> Result<(), Errno> {
+    fs::write(file, text).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 #[cfg(test)]

@@ -26,6 +26,13 @@ struct Ring {
     bytes: usize,
 }
 
+impl Ring {
+    /// Returns the bytes that an answer with all lines takes.
+    fn size(&self) -> usize {
+        self.bytes + self.lines.len() * size_of::<Rc<str>>()
+    }
+}
+
 impl Console {
     /// Adds a line and drops the oldest ones beyond the limits.
     pub(crate) fn push(&self, line: String) {
@@ -43,8 +50,7 @@ impl Console {
     /// # Errors
     /// Exhausted if other answers take all the memory that there is for them.
     pub(crate) async fn newest(&self, count: usize, mut share: Share) -> Result<Newest> {
-        let size = |ring: &Ring| ring.bytes + ring.lines.len() * size_of::<Rc<str>>();
-        let bytes = size(&self.ring.borrow());
+        let bytes = self.ring.borrow().size();
         share.take(bytes).await?;
         share.gathered();
         let ring = self.ring.borrow();

@@ -42,7 +42,14 @@ pub(crate) struct DivertedSockets {
 impl DivertedSockets {
     /// Takes the descriptors that the launcher has opened.
     pub(crate) fn take(numbers: &Diverted) -> io::Result<DivertedSockets> {
-        let all = |numbers: &[i32]| numbers.iter().map(|number| take(*number)).collect::<io::Result<_>>();
-        Ok(DivertedSockets { rule: take(numbers.rule_fd)?, tcp: all(&numbers.tcp_fds)?, udp: all(&numbers.udp_fds)? })
+        Ok(DivertedSockets {
+            rule: take(numbers.rule_fd)?,
+            tcp: take_all(&numbers.tcp_fds)?,
+            udp: take_all(&numbers.udp_fds)?,
+        })
     }
+}
+
+fn take_all(numbers: &[i32]) -> io::Result<Vec<OwnedFd>> {
+    numbers.iter().map(|number| take(*number)).collect()
 }

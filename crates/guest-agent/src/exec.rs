@@ -82,8 +82,7 @@ pub(crate) async fn run(
         kill(&agent, &ProcessTree::Command(Rc::clone(&command.reaper))).await;
         return;
     }
-    let feeding = |stdin| input.pump(stdin);
-    let Some(exit) = command.run(&agent, feeding, &to, permit, refused).await else { return };
+    let Some(exit) = command.run(&agent, |stdin| input.pump(stdin), &to, permit, refused).await else { return };
     drop(listed);
     if let Ok(json) = serde_json::to_vec(&exit) {
         let _ = to.send(encode(Kind::Exit, &json)).await;
@@ -94,10 +93,13 @@ pub(crate) async fn run(
 type NotExecuted = (i32, Errno);
 
 async fn first(input: &mut Input) -> Result<Exec> {
-    let no_start = || invalid("a command begins with a start frame");
     let frame = tokio::time::timeout(START_WAIT, input.next()).await.map_err(|_| no_start())??;
     let frame = frame.filter(|frame| frame.kind == Kind::Start).ok_or_else(no_start)?;
     serde_json::from_slice(&frame.payload).map_err(|error| invalid(format!("the start frame is malformed: {error}")))
+}
+
+fn no_start() -> Failure {
+    invalid("a command begins with a start frame")
 }
 
 /// A command that has been started.
@@ -133,7 +135,6 @@ impl Command {
         if let Some(size) = &agent.size {
             size.use_now();
         }
-        let receiver = |fd| pipe::Receiver::from_owned_fd_unchecked(fd).map_err(|error| io_failure(&error));
         let stdin = pipes.stdin.map(pipe::Sender::from_owned_fd_unchecked).transpose();
         Ok(Command {
             exec,
@@ -270,7 +271,8 @@ enum Until<T> {
 
 impl<Outputs: Future<Output = Left>, Stdin: Future<Output = ()>> Streams<'_, Outputs, Stdin> {
     async fn run_until<T>(&mut self, done: impl Future<Output = T>, deadline: impl Future<Output = ()>) -> Until<T> {
-        let (mut done, mut deadline) = (pin!(done), pin!(deadline));
+        let mut done = pin!(done);
+        let mut deadline = pin!(deadline);
         loop {
             tokio::select! {
                 biased;
@@ -359,7 +361,8 @@ fn keep_draining(agent: &Rc<Agent>, (stdout, stderr): Left, permit: OwnedSemapho
     // The descriptors count as those of a command until the pipes are closed.
     let permit = Rc::new(permit);
     for pipe in [stdout, stderr].into_iter().flatten() {
-        let (agent, permit) = (Rc::clone(agent), Rc::clone(&permit));
+        let agent = Rc::clone(agent);
+        let permit = Rc::clone(&permit);
         tokio::task::spawn_local(async move {
             drain(pipe, &agent.console).await;
             drop(permit);
@@ -406,22 +409,29 @@ impl Pipes {
     /// Opens a terminal in place of all three streams.
     fn open_terminal(size: TerminalSize, ids: Option<&Ids>) -> Result<Pipes> {
         let (ours, theirs) = terminal::open(size, ids)?;
-        let room = plan::no_room;
-        let again = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(room);
-        let (report, their_report) = pipe_with(PipeFlags::CLOEXEC).map_err(room)?;
+        let (report, their_report) = pipe_with(PipeFlags::CLOEXEC).map_err(plan::no_room)?;
         for ours in [&ours, &report] {
-            rustix::io::ioctl_fionbio(ours, true).map_err(room)?;
+            rustix::io::ioctl_fionbio(ours, true).map_err(plan::no_room)?;
         }
-        let (stdin, stdout) = (Some(again(&ours)?), again(&ours)?);
+        let stdin = Some(duplicate(&ours)?);
+        let stdout = duplicate(&ours)?;
         let theirs = Ends {
-            stdin: again(&theirs)?,
-            stdout: again(&theirs)?,
+            stdin: duplicate(&theirs)?,
+            stdout: duplicate(&theirs)?,
             stderr: theirs,
             report: their_report,
             is_terminal: true,
         };
         Ok(Pipes { theirs, stdin, stdout, stderr: None, report, terminal: Some(ours) })
     }
+}
+
+fn duplicate(fd: &OwnedFd) -> Result<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(plan::no_room)
+}
+
+fn receiver(fd: OwnedFd) -> Result<pipe::Receiver> {
+    pipe::Receiver::from_owned_fd_unchecked(fd).map_err(|error| io_failure(&error))
 }
 
 fn io_failure(error: &std::io::Error) -> Failure {

@@ -86,7 +86,8 @@ fn info_of(name: String, path: String, target: Option<String>, st_mode: u32, siz
 }
 
 fn modified_ms(stat: &Stat) -> i64 {
-    let (seconds, nanoseconds) = (i128::from(stat.st_mtime), i128::from(stat.st_mtime_nsec));
+    let seconds = i128::from(stat.st_mtime);
+    let nanoseconds = i128::from(stat.st_mtime_nsec);
     let ms = seconds * 1000 + nanoseconds / 1_000_000;
     i64::try_from(ms).unwrap_or(if ms < 0 { i64::MIN } else { i64::MAX })
 }

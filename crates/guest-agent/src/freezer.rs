@@ -6,6 +6,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use guest_protocol::Failure;
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
@@ -67,11 +68,10 @@ fn begin_stop(agent: &Agent) -> u64 {
 
 async fn stop_all(agent: &Agent) -> Result<()> {
     let kernel = kernel(agent)?;
-    let refused = |errno: Errno| internal(format!("cannot stop the processes: {errno}"));
-    kernel.group.freeze(true).map_err(refused)?;
+    kernel.group.freeze(true).map_err(cannot_stop)?;
     let deadline = Instant::now() + FREEZE_WAIT;
     let mut pause = LOOK_PAUSE;
-    while !kernel.group.is_frozen().map_err(refused)? {
+    while !kernel.group.is_frozen().map_err(cannot_stop)? {
         if Instant::now() >= deadline {
             return Err(conflict("processes of the sandbox do not stop; try again"));
         }
@@ -79,6 +79,10 @@ async fn stop_all(agent: &Agent) -> Result<()> {
         pause = (pause * 2).min(LOOK_PAUSE_MAX);
     }
     Ok(())
+}
+
+fn cannot_stop(errno: Errno) -> Failure {
+    internal(format!("cannot stop the processes: {errno}"))
 }
 
 fn kernel(agent: &Agent) -> Result<&Kernel> {

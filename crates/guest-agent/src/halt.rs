@@ -39,17 +39,10 @@ pub(crate) fn run() -> ExitCode {
     let known = known(&order.roots);
     // The first watches over the tracers, and changes no file.
     let (watcher, tracers) = known.split_at(known.len().min(1));
-    let of_box = |all: &BTreeMap<i32, Process>| -> BTreeSet<i32> {
-        let mut found = match order.id {
-            Some(id) => all.iter().filter(|(_, process)| process.uid == id).map(|(pid, _)| *pid).collect(),
-            None => members(all, tracers),
-        };
-        found.retain(|pid| *pid != own && !watcher.contains(pid) && !tracers.contains(pid));
-        found
-    };
     tracers.iter().for_each(|pid| send(*pid, Signal::STOP));
     let mut stopped = BTreeSet::new();
-    let is_still = !tracers.is_empty() && stop(of_box, tracers, &mut stopped);
+    let is_still =
+        !tracers.is_empty() && stop(|all| of_box(all, order.id, own, watcher, tracers), tracers, &mut stopped);
     if is_still && std::io::stdout().write_all(HALTED).and_then(|()| std::io::stdout().flush()).is_ok() {
         let mut byte = [0];
         // Nothing is sent: this is the end of the server, or of its copy.
@@ -61,6 +54,16 @@ pub(crate) fn run() -> ExitCode {
     if is_still { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Returns the processes of the box: those of its user or, without one, below the tracers.
+fn of_box(all: &BTreeMap<i32, Process>, id: Option<u32>, own: i32, watcher: &[i32], tracers: &[i32]) -> BTreeSet<i32> {
+    let mut found = match id {
+        Some(id) => all.iter().filter(|(_, process)| process.uid == id).map(|(pid, _)| *pid).collect(),
+        None => members(all, tracers),
+    };
+    found.retain(|pid| *pid != own && !watcher.contains(pid) && !tracers.contains(pid));
+    found
+}
+
 /// Stops all threads of the box, and notes those that were sent the signal. Returns whether all stand
 /// still.
 fn stop(
@@ -68,7 +71,8 @@ fn stop(
     tracers: &[i32],
     stopped: &mut BTreeSet<(i32, i32)>,
 ) -> bool {
-    let (begun, mut calm) = (Instant::now(), 0);
+    let begun = Instant::now();
+    let mut calm = 0;
     loop {
         let mut is_calm = tracers.iter().flat_map(|pid| threads(*pid)).all(|(_, state)| matches!(state, 'T' | 'Z'));
         for pid in of_box(&processes()) {
@@ -101,13 +105,14 @@ fn stop(
 fn threads(pid: i32) -> Vec<(i32, char)> {
     let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let threads = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let state = |thread: i32| {
-        let stat = fs::read(format!("/proc/{pid}/task/{thread}/stat")).ok()?;
-        // The name in parentheses may contain anything.
-        let end = stat.iter().rposition(|byte| *byte == b')')?;
-        Some((thread, char::from(*stat.get(end + 2)?)))
-    };
-    threads.filter_map(state).collect()
+    threads.filter_map(|thread| Some((thread, state(pid, thread)?))).collect()
+}
+
+fn state(pid: i32, thread: i32) -> Option<char> {
+    let stat = fs::read(format!("/proc/{pid}/task/{thread}/stat")).ok()?;
+    // The name in parentheses may contain anything.
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(end + 2).copied().map(char::from)
 }
 
 #[expect(unsafe_code, reason = "no library sends a signal to one thread of another process")]

@@ -52,7 +52,8 @@ pub(crate) fn end_user(id: u32) -> bool {
     if id == 0 || getuid().as_raw() != id {
         return false;
     }
-    let (begun, own) = (Instant::now(), getpid().as_raw_nonzero().get());
+    let begun = Instant::now();
+    let own = getpid().as_raw_nonzero().get();
     loop {
         kill_all_of_mine();
         reap();
@@ -69,7 +70,8 @@ pub(crate) fn end_user(id: u32) -> bool {
 /// Ends all descendants and tracees of `roots`, and the roots, except this process. Returns whether
 /// all have ended.
 pub(crate) fn end_below(roots: &[i32]) -> bool {
-    let (begun, own) = (Instant::now(), getpid().as_raw_nonzero().get());
+    let begun = Instant::now();
+    let own = getpid().as_raw_nonzero().get();
     let others: Vec<i32> = roots.iter().copied().filter(|pid| *pid != own).collect();
     others.iter().for_each(|pid| send(*pid, Signal::STOP));
     let mut killed = BTreeSet::new();
@@ -120,15 +122,18 @@ pub(crate) fn processes() -> BTreeMap<i32, Process> {
 fn parse(status: &[u8]) -> Option<Process> {
     // The name on the first line may contain anything but an end of line.
     let text = String::from_utf8_lossy(status);
-    let field = |name: &str| text.lines().skip(1).find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let first = |name: &str| field(name).and_then(|value| value.split_ascii_whitespace().next());
-    let threads: u32 = first("Threads:")?.parse().ok()?;
+    let threads: u32 = first_word(&text, "Threads:")?.parse().ok()?;
     Some(Process {
-        parent: first("PPid:")?.parse().ok()?,
-        tracer: first("TracerPid:")?.parse().ok()?,
-        uid: first("Uid:")?.parse().ok()?,
-        lives: !matches!(first("State:")?, "Z" | "X") || threads > 1,
+        parent: first_word(&text, "PPid:")?.parse().ok()?,
+        tracer: first_word(&text, "TracerPid:")?.parse().ok()?,
+        uid: first_word(&text, "Uid:")?.parse().ok()?,
+        lives: !matches!(first_word(&text, "State:")?, "Z" | "X") || threads > 1,
     })
+}
+
+/// Returns the first word of the line that begins with `name`, behind the name of the process.
+fn first_word<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().skip(1).find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().next()
 }
 
 /// Returns the living processes below or traced by `roots`, without the roots.

@@ -59,8 +59,10 @@ impl Known {
             found = find(&new).into_iter().zip(&new).map(|(port, socket)| (*socket, port)).collect();
         }
         let mut before = std::mem::take(&mut self.sockets);
-        let port = |socket: Socket| (socket, found.remove(&socket).or_else(|| before.remove(&socket)).flatten());
-        self.sockets = sockets.into_iter().map(port).collect();
+        self.sockets = sockets
+            .into_iter()
+            .map(|socket| (socket, found.remove(&socket).or_else(|| before.remove(&socket)).flatten()))
+            .collect();
     }
 
     /// Returns at most `most` changes that are not reported, those after the last report first.

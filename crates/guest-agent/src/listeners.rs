@@ -108,8 +108,9 @@ impl Listeners {
         // Each row has a connection with a place.
         let (sender, rows) = mpsc::channel(LISTEN_CONNECTIONS_MAX);
         let tasks = [Some(first), second].into_iter().flatten();
-        let accept = |listener| spawn_local(accept(Rc::clone(self), number, listener, sender.clone())).abort_handle();
-        let tasks = tasks.map(accept).collect();
+        let tasks = tasks
+            .map(|listener| spawn_local(accept(Rc::clone(self), number, listener, sender.clone())).abort_handle())
+            .collect();
         Ok(Rows { rows, tasks, number, listeners: Rc::clone(self) })
     }
 

@@ -31,33 +31,34 @@ const DIRS: [(&str, u32); 4] = [("/etc", 0o755), ("/run", 0o755), ("/tmp", 0o177
 /// made.
 pub(crate) fn furnish(boot: &Boot) -> Vec<String> {
     let mut faults = Vec::new();
-    let mut note = |what: &str, outcome: Result<(), Errno>| {
-        if let Err(errno) = outcome {
-            faults.push(format!("{what}: {}", reason(errno)));
-        }
-    };
     for (dir, mode) in DIRS {
-        note(dir, make_dir(dir, mode));
+        note(&mut faults, dir, make_dir(dir, mode));
     }
     let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
     // Tools that export images leave these empty.
     for (file, content) in named_files(&hostname).into_iter().chain([("/etc/resolv.conf", String::new())]) {
-        note(file, fill(file, &content));
+        note(&mut faults, file, fill(file, &content));
     }
     // One of the image knows the name of the machine that it was made on, at most.
     let named = name_host(HOSTS, &hostname);
-    note(HOSTS, named.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)));
+    note(&mut faults, HOSTS, named.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)));
     let workdir = default_workdir(boot);
     if workdir != WORKSPACE {
-        note(workdir, make_dir_and_parents(workdir.as_bytes()));
+        note(&mut faults, workdir, make_dir_and_parents(workdir.as_bytes()));
     }
     if users::of_image(boot).is_some() {
         match users::resolve(None, boot) {
-            Ok(user) => note(WORKSPACE, user.ids.map_or(Ok(()), |ids| give_away(WORKSPACE, &ids))),
+            Ok(user) => note(&mut faults, WORKSPACE, user.ids.map_or(Ok(()), |ids| give_away(WORKSPACE, &ids))),
             Err(failure) => faults.push(failure.message),
         }
     }
     faults
+}
+
+fn note(faults: &mut Vec<String>, what: &str, outcome: Result<(), Errno>) {
+    if let Err(errno) = outcome {
+        faults.push(format!("{what}: {}", reason(errno)));
+    }
 }
 
 /// Returns the files that name the host.

@@ -19,14 +19,19 @@ const UNKNOWN: u8 = 255;
 
 /// Runs the mode; `args` are the arguments after its name.
 pub(crate) fn run(mut args: impl Iterator<Item = String>) -> ExitCode {
-    let (version, group) = (args.next(), args.next().map(PathBuf::from));
+    let version = args.next();
+    let group = args.next().map(PathBuf::from);
     let outcome = match (version.as_deref(), group) {
         (Some("v1"), Some(group)) => until_stdin_ends(move || write_once(&group.join("memory.force_empty"), "0")),
         (Some("v2"), Some(group)) => reclaim(group),
         _ => return ExitCode::FAILURE,
     };
-    let refused = |error: io::Error| error.raw_os_error().and_then(|errno| u8::try_from(errno).ok()).unwrap_or(UNKNOWN);
-    outcome.map_or_else(|error| ExitCode::from(refused(error)), |()| ExitCode::SUCCESS)
+    outcome.map_or_else(|error| ExitCode::from(code(&error)), |()| ExitCode::SUCCESS)
+}
+
+/// Returns the exit code that tells the error.
+fn code(error: &io::Error) -> u8 {
+    error.raw_os_error().and_then(|errno| u8::try_from(errno).ok()).unwrap_or(UNKNOWN)
 }
 
 /// Reclaims all memory of a group of version 2.

@@ -42,7 +42,8 @@ pub(crate) fn run() -> ExitCode {
 }
 
 async fn relay() -> io::Result<()> {
-    let (input, output) = (standard(&io::stdin())?, standard(&io::stdout())?);
+    let input = standard(&io::stdin())?;
+    let output = standard(&io::stdout())?;
     // The null device replaces the streams, so that only this process keeps them open.
     let null = File::options().read(true).write(true).open("/dev/null")?;
     for number in 0..=1 {
@@ -74,11 +75,10 @@ fn connect(path: &str) -> io::Result<std::os::unix::net::UnixStream> {
 /// Waits for the agent's first bytes, which it sends unasked, and checks that they come from
 /// process 1: the box's root can put a socket of its own in the agent's place.
 fn first_words(stream: &std::os::unix::net::UnixStream) -> io::Result<Cursor<Vec<u8>>> {
-    let strange = || io::Error::other("this is not the socket of process 1");
     let own = getpid();
     // gVisor returns the pid of the process that asks instead.
     if ![Pid::INIT, own].contains(&sockopt::socket_peercred(stream)?.pid) {
-        return Err(strange());
+        return Err(not_process_1());
     }
     stream.set_read_timeout(Some(FIRST_WORDS_WAIT))?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
@@ -89,11 +89,15 @@ fn first_words(stream: &std::os::unix::net::UnixStream) -> io::Result<Cursor<Vec
         .drain()
         .any(|message| matches!(message, RecvAncillaryMessage::ScmCredentials(sender) if sender.pid == Pid::INIT));
     if received.bytes == 0 || !is_agent {
-        return Err(strange());
+        return Err(not_process_1());
     }
     sockopt::set_socket_passcred(stream, false)?;
     words.truncate(received.bytes);
     Ok(Cursor::new(words))
+}
+
+fn not_process_1() -> io::Error {
+    io::Error::other("this is not the socket of process 1")
 }
 
 async fn pump(from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {

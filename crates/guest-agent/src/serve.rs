@@ -223,7 +223,8 @@ async fn accept(agent: Rc<Agent>, listener: Accepting, from_outside_only: bool) 
             Ok(stream) => {
                 // On failure there are more turns between the two.
                 let _ = set_socket_send_buffer_size(&stream, SOCKET_BUFFER_BYTES);
-                let (agent, is_vsock) = (Rc::clone(&agent), matches!(listener, Accepting::Vsock(_)));
+                let agent = Rc::clone(&agent);
+                let is_vsock = matches!(listener, Accepting::Vsock(_));
                 spawn_local(async move {
                     let stream = vsock::Pieces::new(stream, is_vsock);
                     connection::serve(agent, stream, &connection::builder()).await;

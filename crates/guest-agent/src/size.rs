@@ -62,7 +62,8 @@ impl Size {
     /// Takes the descriptors of the files.
     pub(crate) fn take(files: &SizeFiles) -> std::io::Result<Size> {
         let now = Instant::now();
-        let (meminfo, stat) = (take(files.meminfo_fd)?, take(files.stat_fd)?);
+        let meminfo = take(files.meminfo_fd)?;
+        let stat = take(files.stat_fd)?;
         Ok(Size {
             meminfo,
             stat,
@@ -141,8 +142,8 @@ fn cpu_use(elapsed: u64) -> Option<CpuUse> {
     }
     let places = ["cpuacct", "cpu,cpuacct"].map(|place| format!("/sys/fs/cgroup/{place}/cpuacct.stat"));
     let detail = places.iter().find_map(|place| std::fs::read_to_string(place).ok())?;
-    let of = |name| number(&detail, name).saturating_mul(TICK_US);
-    Some(CpuUse { user: of("user "), system: of("system "), elapsed })
+    let [user, system] = ["user ", "system "].map(|name| number(&detail, name).saturating_mul(TICK_US));
+    Some(CpuUse { user, system, elapsed })
 }
 
 /// Returns the number of the line that begins with `name`; 0 without one.
@@ -193,20 +194,21 @@ pub(crate) fn stat(processors: &[u32], kernel_started: u64, usage: Option<CpuUse
     let [user, system, elapsed] = [user / TICK_US, system / TICK_US, elapsed / TICK_US];
     let idle = (elapsed * count).saturating_sub(user + system);
     let mut text = String::new();
-    // To a string this cannot fail. The group does not tell on which processor the time was used.
-    let mut row = |name: &str, part: u64| {
-        let [user, system, idle] = [user / part, system / part, idle / part];
-        let _ = writeln!(text, "{name} {user:>14} 0 {system:>14} {idle:>14} 0 0 0 0 0 0");
-    };
-    row("cpu ", 1);
+    stat_row(&mut text, "cpu ", [user, system, idle]);
     for number in processors {
-        row(&format!("cpu{number}"), count);
+        // The group does not tell on which processor the time was used.
+        stat_row(&mut text, &format!("cpu{number}"), [user / count, system / count, idle / count]);
     }
     let _ = write!(
         text,
         "intr 0\nctxt 0\nbtime {kernel_started}\nprocesses 0\nprocs_running 1\nprocs_blocked 0\nsoftirq 0\n"
     );
     text
+}
+
+fn stat_row(text: &mut String, name: &str, [user, system, idle]: [u64; 3]) {
+    // To a string this cannot fail.
+    let _ = writeln!(text, "{name} {user:>14} 0 {system:>14} {idle:>14} 0 0 0 0 0 0");
 }
 
 /// Returns the text of `/proc/cpuinfo`: `common` for each of the processors.
@@ -220,12 +222,11 @@ pub(crate) fn cpuinfo(common: &str, processors: &[u32]) -> String {
 
 /// Returns processors as the kernel lists them in `/sys`: `0,4-6`.
 pub(crate) fn list(processors: &[u32]) -> String {
-    let run = |run: &[u32]| match run {
+    let runs = processors.chunk_by(|one, next| one.checked_add(1) == Some(*next)).filter_map(|run| match run {
         [] => None,
         [one] => Some(one.to_string()),
         [first, .., last] => Some(format!("{first}-{last}")),
-    };
-    let runs = processors.chunk_by(|one, next| one.checked_add(1) == Some(*next)).filter_map(run);
+    });
     runs.collect::<Vec<_>>().join(",")
 }
 

@@ -86,12 +86,9 @@ impl Trust {
                 *added = Some(certificate.to_owned());
             }
         }
-        let variable = |file: &str| {
-            let path = format!("{folder}/{file}");
-            move |name| (name, path.clone())
-        };
-        let variables = ALL_VARIABLES.into_iter().map(variable("all.pem"));
-        let variables = variables.chain(FURTHER_VARIABLES.into_iter().map(variable("authority.pem"))).collect();
+        let of_all = ALL_VARIABLES.into_iter().map(|name| (name, format!("{folder}/all.pem")));
+        let of_authority = FURTHER_VARIABLES.into_iter().map(|name| (name, format!("{folder}/authority.pem")));
+        let variables = of_all.chain(of_authority).collect();
         *self.installed.borrow_mut() = Some(Installed { certificate: certificate.to_owned(), variables });
         Ok(())
     }
@@ -116,7 +113,8 @@ fn write_files(folder: &Path, certificate: &str, all: &str) -> io::Result<()> {
     // Whatever the umask is.
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     for (name, content) in [("authority.pem", certificate), ("all.pem", all)] {
-        let (path, new) = (folder.join(name), folder.join(format!(".{name}")));
+        let path = folder.join(name);
+        let new = folder.join(format!(".{name}"));
         let _ = fs::remove_file(&new);
         // Not through a link that a process has put there.
         let mut file = File::options().write(true).create_new(true).mode(0o644).open(&new)?;

@@ -139,9 +139,12 @@ fn account_of(passwd: &str, uid: u32) -> Option<Account<'_>> {
 fn accounts(passwd: &str) -> impl Iterator<Item = Account<'_>> {
     passwd.lines().filter_map(|line| {
         let mut fields = line.split(':');
-        let (name, _password) = (fields.next()?, fields.next()?);
-        let (uid, gid) = (id(fields.next()?)?, id(fields.next()?)?);
-        let (_comment, home) = (fields.next()?, fields.next()?);
+        let name = fields.next()?;
+        let _password = fields.next()?;
+        let uid = id(fields.next()?)?;
+        let gid = id(fields.next()?)?;
+        let _comment = fields.next()?;
+        let home = fields.next()?;
         (!name.is_empty()).then_some(Account { name, uid, gid, home })
     })
 }
@@ -150,7 +153,9 @@ fn accounts(passwd: &str) -> impl Iterator<Item = Account<'_>> {
 fn groups(group: &str) -> impl Iterator<Item = (&str, u32, &str)> {
     group.lines().filter_map(|line| {
         let mut fields = line.split(':');
-        let (name, _password, gid) = (fields.next()?, fields.next()?, id(fields.next()?)?);
+        let name = fields.next()?;
+        let _password = fields.next()?;
+        let gid = id(fields.next()?)?;
         Some((name, gid, fields.next().unwrap_or_default()))
     })
 }

@@ -31,13 +31,11 @@ fn check(agent: &Agent, limit_kb: u64) {
     if total <= limit_kb {
         return;
     }
-    let largest = agent.reapers.all().into_iter().flat_map(|reaper| {
-        let below = processes.below(&[reaper.pid]);
-        below.into_iter().map(move |pid| (pid, Rc::clone(&reaper)))
+    let candidates = agent.reapers.all().into_iter().flat_map(|reaper| {
+        let below = processes.below(&[reaper.pid]).into_iter();
+        below.map(|pid| (sizes.get(&pid).copied().unwrap_or(0), pid, Rc::clone(&reaper))).collect::<Vec<_>>()
     });
-    let size_of = |pid: &i32| sizes.get(pid).copied().unwrap_or(0);
-    let Some((pid, reaper)) = largest.max_by_key(|(pid, _)| size_of(pid)) else { return };
-    let size_kb = size_of(&pid);
+    let Some((size_kb, pid, reaper)) = candidates.max_by_key(|(size_kb, ..)| *size_kb) else { return };
     reaper.memory_killed.set(true);
     if let Some(target) = Pid::from_raw(pid) {
         // A process that has just ended needs no signal.

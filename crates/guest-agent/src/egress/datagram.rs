@@ -38,7 +38,6 @@ union Address {
 /// # Errors
 /// Those of the kernel; invalid data for one without an address.
 pub(super) fn receive(socket: &impl AsFd, buffer: &mut [u8]) -> io::Result<Datagram> {
-    let no_address = || io::Error::from(io::ErrorKind::InvalidData);
     // SAFETY: all bits zero are a valid value of each of them.
     let (mut from, mut head) = unsafe { (std::mem::zeroed::<Address>(), std::mem::zeroed::<libc::msghdr>()) };
     let mut control = Control([0; CONTROL_BYTES]);
@@ -56,7 +55,8 @@ pub(super) fn receive(socket: &impl AsFd, buffer: &mut [u8]) -> io::Result<Datag
     // SAFETY: the kernel has written an address of the family that it says, or the zeros are left; and
     // whole control messages, with a value of the size that belongs to their type.
     let (from, to) = unsafe { (address(&from), destination(&head)) };
-    Ok(Datagram { from: from.ok_or_else(no_address)?, to: to.ok_or_else(no_address)?, length, is_cut })
+    let (Some(from), Some(to)) = (from, to) else { return Err(io::ErrorKind::InvalidData.into()) };
+    Ok(Datagram { from, to, length, is_cut })
 }
 
 /// # Safety

@@ -51,15 +51,14 @@ enum Reply {
 /// if the message was longer than `message`.
 pub(super) fn answer(message: &[u8], is_cut: bool, names: &Names) -> Option<Vec<u8>> {
     let head = message.first_chunk::<HEAD_BYTES>()?;
-    let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
-    let flags = word(2);
+    let flags = word(head, 2);
     if flags & IS_ANSWER != 0 {
         return None;
     }
     let (question, reply) = if flags & OPERATION != 0 {
         (None, Reply::Code(NOT_IMPLEMENTED))
     } else {
-        let question = Question::parse(&message[HEAD_BYTES..]).filter(|_| word(4) == 1 && !is_cut);
+        let question = Question::parse(&message[HEAD_BYTES..]).filter(|_| word(head, 4) == 1 && !is_cut);
         let reply = question.as_ref().map_or(Reply::Code(MALFORMED), |question| question.reply(names));
         (question, reply)
     };
@@ -81,6 +80,10 @@ pub(super) fn answer(message: &[u8], is_cut: bool, names: &Names) -> Option<Vec<
         answer.extend(data);
     }
     Some(answer)
+}
+
+fn word(head: &[u8; HEAD_BYTES], at: usize) -> u16 {
+    u16::from_be_bytes([head[at], head[at + 1]])
 }
 
 /// A question, and its bytes in the message.

@@ -101,7 +101,8 @@ impl Session {
     async fn tunnel(&self, mut request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
         let target = Target::parse(request.uri().authority().map_or("", |it| it.as_str()), None)?;
         if let Some(inside) = self.requests.dial_inside(&target).await {
-            let (upgrade, permit) = (upgrade::on(&mut request), Rc::clone(&self.permit));
+            let upgrade = upgrade::on(&mut request);
+            let permit = Rc::clone(&self.permit);
             spawn_local(async move {
                 let Ok(process) = upgrade.await else { return };
                 // The end of either side is the end of both.
@@ -111,7 +112,8 @@ impl Session {
             return Ok(Response::new(Either::Right(Full::default())));
         }
         let Accepted { input, reply } = self.requests.ask(&target).await?;
-        let (upgrade, permit) = (upgrade::on(&mut request), Rc::clone(&self.permit));
+        let upgrade = upgrade::on(&mut request);
+        let permit = Rc::clone(&self.permit);
         spawn_local(async move {
             // Otherwise the process has hung up, which the end of `reply` says.
             let Ok(parts) = upgrade.await.map(|upgraded| upgraded.downcast::<TokioIo<TcpStream>>()) else { return };

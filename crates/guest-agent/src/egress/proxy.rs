@@ -61,8 +61,8 @@ impl Proxy {
     /// Starts to serve on sockets that listen on the loopback, and which the kernel leads further
     /// connections of the box to.
     pub(super) fn listen_on(sockets: Vec<OwnedFd>, requests: Rc<Requests>) -> io::Result<Rc<Proxy>> {
-        let listener = |socket| TcpListener::from_std(std::net::TcpListener::from(socket));
-        let listeners = sockets.into_iter().map(listener).collect::<io::Result<Vec<_>>>()?;
+        let listeners =
+            sockets.into_iter().map(|socket| TcpListener::from_std(socket.into())).collect::<io::Result<Vec<_>>>()?;
         if let Some(first) = listeners.first() {
             requests.allow_inside(first.local_addr()?.port());
         }

@@ -90,7 +90,9 @@ impl Refusal {
 
     /// Returns the bytes of the answer of HTTP, to a process that believes to be connected to its host.
     pub(super) fn answer(&self, has_body: bool) -> Vec<u8> {
-        let (status, name, message) = (self.status, self.name, self.line());
+        let status = self.status;
+        let name = self.name;
+        let message = self.line();
         let mut answer = format!(
             "HTTP/1.1 {status} {message}\r\ncontent-type: text/plain\r\ncontent-length: {}\r\nconnection: close\r\n\
              {REASON_HEADER}: {name}\r\n\r\n",

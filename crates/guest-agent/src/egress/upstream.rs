@@ -18,7 +18,6 @@ use super::requests::Accepted;
 
 /// Begins to speak HTTP on a connection that the server makes.
 pub(super) async fn open(accepted: Accepted) -> Result<SendRequest<Incoming>, Refusal> {
-    let broken = || Refusal::unreachable("the connection to the host broke");
     let Accepted { input, reply } = accepted;
     let (near, far) = tokio::io::duplex(PIPE_BYTES);
     reply.send(Output::Requests(far)).map_err(|_| broken())?;
@@ -28,6 +27,10 @@ pub(super) async fn open(accepted: Accepted) -> Result<SendRequest<Incoming>, Re
     // Its failure is that of the request that is under way.
     spawn_local(async move { drop(connection.with_upgrades().await) });
     Ok(sender)
+}
+
+fn broken() -> Refusal {
+    Refusal::unreachable("the connection to the host broke")
 }
 
 /// Begins to speak HTTP with a process of the box itself.

@@ -15,7 +15,8 @@ use bytes::Bytes;
 use guest_protocol::frame::{Decoder, HEADER_BYTES, Kind, encode, parse_header};
 use guest_protocol::output::{BURST_BYTES, BURST_PAUSE, Read};
 use guest_protocol::{
-    Attach, AttachFrom, Exit, ProcessInfo, ProcessInput, ProcessOnly, StartProcess, process_command, process_name_fault,
+    Attach, AttachFrom, Exit, Failure, ProcessInfo, ProcessInput, ProcessOnly, StartProcess, process_command,
+    process_name_fault,
 };
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -47,7 +48,8 @@ pub(crate) async fn start(
 ) {
     let StartProcess { mut exec, input, input_ends, name, linger_ms, lossless } = start;
     exec.timeout_ms = exec.timeout_ms.min(TIMEOUT_MS_MAX);
-    let (terminal, wants_stdin) = (exec.terminal, exec.stdin || exec.terminal.is_some());
+    let terminal = exec.terminal;
+    let wants_stdin = exec.stdin || exec.terminal.is_some();
     let command = process_command(&exec.argv);
     let started_ms = now_ms();
     let begins = async {
@@ -89,11 +91,11 @@ pub(crate) async fn start(
         agent.background.forget(process.number);
     }
     if let Some(linger_ms) = linger_ms {
-        let (agent, process) = (Rc::clone(&agent), Rc::clone(&process));
+        let agent = Rc::clone(&agent);
+        let process = Rc::clone(&process);
         spawn_local(async move { end_when_left(&agent, &process, Duration::from_millis(linger_ms)).await });
     }
-    let feeding = |stdin| feed(stdin, first, input_ends, fed);
-    let exit = run(&agent, &process, running, feeding, permit, refused).await;
+    let exit = run(&agent, &process, running, |stdin| feed(stdin, first, input_ends, fed), permit, refused).await;
     drop(listed);
     process.ended(exit);
     agent.background.forget_old();
@@ -351,9 +353,12 @@ async fn feed_frames(process: Rc<Process>, mut body: Incoming) {
 /// Gives bytes to the process, and waits until it has taken them.
 async fn give(stdin: &mpsc::Sender<Fed>, bytes: Bytes) -> Result<()> {
     let (taken, has_taken) = oneshot::channel();
-    let ended = || conflict("the process has ended");
-    stdin.send(Fed::Bytes(bytes, taken)).await.map_err(|_| ended())?;
-    has_taken.await.map_err(|_| ended())
+    stdin.send(Fed::Bytes(bytes, taken)).await.map_err(|_| has_ended())?;
+    has_taken.await.map_err(|_| has_ended())
+}
+
+fn has_ended() -> Failure {
+    conflict("the process has ended")
 }
 
 /// Writes the request's body to the stdin of a process.

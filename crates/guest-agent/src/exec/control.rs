@@ -64,8 +64,8 @@ impl Commands {
         let Some(running) = self.by_number.borrow().get(&control.command).cloned() else { return Ok(()) };
         match control.action {
             Action::Resize(size) => {
-                let no_terminal = || invalid("the command has no terminal to resize");
-                let terminal = running.terminal.as_ref().ok_or_else(no_terminal)?;
+                let terminal = running.terminal.as_ref();
+                let terminal = terminal.ok_or_else(|| invalid("the command has no terminal to resize"))?;
                 terminal::set_size(terminal, size).map_err(|errno| refused("cannot resize the terminal", errno))
             }
             Action::Signal(signal) => {

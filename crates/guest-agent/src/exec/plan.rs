@@ -85,12 +85,17 @@ fn environment<'a>(
     home: &'a str,
     has_terminal: bool,
 ) -> BTreeMap<&'a str, &'a str> {
-    let pairs = |map: &'a BTreeMap<String, String>| map.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let needed = ENV.into_iter().chain(has_terminal.then_some(TERMINAL)).chain([("HOME", home)]);
-    let is_set = |name: &str| asked.keys().chain(boot.defaults.env.keys()).any(|set| set.eq_ignore_ascii_case(name));
-    let proxy = proxy.iter().filter(|(name, _)| !is_set(name)).map(|(name, value)| (*name, value.as_str()));
+    let proxy = proxy
+        .iter()
+        .filter(|(name, _)| !asked.keys().chain(boot.defaults.env.keys()).any(|set| set.eq_ignore_ascii_case(name)))
+        .map(|(name, value)| (*name, value.as_str()));
     // Of two with the same name the later one stays.
     needed.chain(proxy).chain(pairs(&boot.defaults.env)).chain(pairs(asked)).collect()
+}
+
+fn pairs(map: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
+    map.iter().map(|(name, value)| (name.as_str(), value.as_str()))
 }
 
 fn c_string(text: impl Into<Vec<u8>>, what: &str) -> Result<CString> {

@@ -26,8 +26,7 @@ pub(crate) async fn reap(agent: Rc<Agent>, signals: AsyncFd<OwnedFd>) -> std::io
     loop {
         let mut guard = signals.readable().await?;
         let mut drained = [0; SIGNALS_BYTES];
-        let read = |fd: &AsyncFd<OwnedFd>| Ok(rustix::io::read(fd.get_ref(), &mut drained[..])?);
-        if let Ok(read) = guard.try_io(read) {
+        if let Ok(read) = guard.try_io(|fd| Ok(rustix::io::read(fd.get_ref(), &mut drained[..])?)) {
             read?;
             agent.reapers.reap();
         }

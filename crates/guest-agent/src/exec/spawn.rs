@@ -117,11 +117,10 @@ struct Pointers<'a> {
 /// one. Returns the reaper's pid.
 pub(super) fn spawn(plan: &Plan, ends: &Ends, group: Option<BorrowedFd<'_>>) -> Result<i32, Errno> {
     let null = [ptr::null()];
-    let pointers = |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).collect::<Vec<_>>();
     let mut prepared = Pointers {
         plan,
-        argv: [&pointers(&plan.argv)[..], &null].concat(),
-        env: [&pointers(&plan.env)[..], &null].concat(),
+        argv: pointers(&plan.argv),
+        env: pointers(&plan.env),
         shell_argv: Vec::new(),
         fds: [ends.stdin.as_raw_fd(), ends.stdout.as_raw_fd(), ends.stderr.as_raw_fd(), ends.report.as_raw_fd()],
         is_terminal: ends.is_terminal,
@@ -136,6 +135,11 @@ pub(super) fn spawn(plan: &Plan, ends: &Ends, group: Option<BorrowedFd<'_>>) -> 
         0 => unsafe { reaper(&mut prepared) },
         pid => Ok(pid),
     }
+}
+
+/// Returns pointers to the strings, and null at the end.
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+    strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
 }
 
 /// Forks this process into a control group. To move it there later would make it wait for all processors.
@@ -205,7 +209,9 @@ extern "C" fn command(prepared: *mut c_void) -> c_int {
         prepare(prepared);
         if let Some(ids) = &prepared.plan.ids {
             // The library would look for threads of the agent, which are not in this process.
-            let (groups, gid, uid) = (&ids.groups, ids.gid, ids.uid);
+            let groups = &ids.groups;
+            let gid = ids.gid;
+            let uid = ids.uid;
             check(REPORT_FD, Step::User, libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()));
             check(REPORT_FD, Step::User, libc::syscall(libc::SYS_setresgid, gid, gid, gid));
             check(REPORT_FD, Step::User, libc::syscall(libc::SYS_setresuid, uid, uid, uid));
@@ -224,8 +230,10 @@ extern "C" fn command(prepared: *mut c_void) -> c_int {
 unsafe fn prepare(prepared: &Pointers<'_>) {
     let [stdin, stdout, stderr, report] = prepared.fds;
     let limit = prepared.plan.descriptors;
-    let infinite = |value: Option<u64>| value.unwrap_or(libc::RLIM_INFINITY);
-    let limit = libc::rlimit { rlim_cur: infinite(limit.current), rlim_max: infinite(limit.maximum) };
+    let limit = libc::rlimit {
+        rlim_cur: limit.current.unwrap_or(libc::RLIM_INFINITY),
+        rlim_max: limit.maximum.unwrap_or(libc::RLIM_INFINITY),
+    };
     // SAFETY: system calls on memory of this process.
     unsafe {
         check(report, Step::Prepare, libc::setsid());

@@ -11,6 +11,7 @@ use std::process::abort;
 use std::task::{Context, Poll};
 
 use guest_protocol::Boot;
+use rustix::io::Errno;
 use rustix::process::{Gid, Uid, getgid, getgroups, getuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
@@ -106,22 +107,27 @@ struct Turn {
 
 impl Turn {
     fn begin(ids: &Ids) -> Result<Turn> {
-        let refused = |errno| invalid(format!("the box cannot act as user {}: {}", ids.uid, reason(errno)));
-        let groups = getgroups().map_err(refused)?;
+        Turn::take(ids).map_err(|errno| invalid(format!("the box cannot act as user {}: {}", ids.uid, reason(errno))))
+    }
+
+    fn take(ids: &Ids) -> Result<Turn, Errno> {
+        let groups = getgroups()?;
         let theirs: Vec<Gid> = ids.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
-        set_thread_groups(&theirs).map_err(refused)?;
+        set_thread_groups(&theirs)?;
         // From here on the drop of the turn reverts the changes.
         let turn = Turn { groups };
-        let (uid, gid) = (getuid(), getgid());
-        set_thread_res_gid(gid, Gid::from_raw(ids.gid), gid).map_err(refused)?;
-        set_thread_res_uid(uid, Uid::from_raw(ids.uid), uid).map_err(refused)?;
+        let uid = getuid();
+        let gid = getgid();
+        set_thread_res_gid(gid, Gid::from_raw(ids.gid), gid)?;
+        set_thread_res_uid(uid, Uid::from_raw(ids.uid), uid)?;
         Ok(turn)
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let (uid, gid) = (getuid(), getgid());
+        let uid = getuid();
+        let gid = getgid();
         // The user first: its capabilities are needed for the other changes.
         let back = set_thread_res_uid(uid, uid, uid)
             .and_then(|()| set_thread_res_gid(gid, gid, gid))

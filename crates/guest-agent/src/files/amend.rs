@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::long_work::Output;
 use super::names::decoded;
 use super::path::check;
-use super::unpack::{is_dir, open_step, steps, time, times};
+use super::unpack::{file_refused, is_dir, open_step, steps, time, times};
 use crate::failure::{Result, invalid, lookup_refused, refused};
 
 const MODE_MAX: u32 = 0o7777;
@@ -98,15 +98,14 @@ fn set(root: &OwnedFd, attributes: &Attributes) -> Result<()> {
     } else {
         place(root, &steps)?
     };
-    let at = |errno| refused("the file", errno);
-    let stat = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).map_err(at)?;
+    let stat = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).map_err(file_refused)?;
     let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
     if let Some(mode) = attributes.mode.filter(|_| !is_link) {
-        chmodat(&dir, name, Mode::from_raw_mode(mode & MODE_MAX), AtFlags::empty()).map_err(at)?;
+        chmodat(&dir, name, Mode::from_raw_mode(mode & MODE_MAX), AtFlags::empty()).map_err(file_refused)?;
     }
     if let Some(mtime) = &attributes.mtime {
         let mtime = time(mtime).ok_or_else(|| invalid("`mtime` is not a number of seconds"))?;
-        utimensat(&dir, name, &times(mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(at)?;
+        utimensat(&dir, name, &times(mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(file_refused)?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use guest_protocol::Failure;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, fchown, fstat, futimens, open, statat,
     unlinkat,
@@ -22,18 +23,13 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// Invalid for anything but a regular file: a copy of a tree cannot replace its target atomically.
 pub(super) async fn move_across(old: &RawPath, new: &RawPath) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let across = || {
-        invalid(format!(
-            "{old} and {new} are on different file systems, between which only files can be moved; use `mv`"
-        ))
-    };
     let source = match open(old.bytes(), flags, Mode::empty()) {
-        Err(Errno::LOOP | Errno::NXIO) => return Err(across()),
+        Err(Errno::LOOP | Errno::NXIO) => return Err(not_a_file(old, new)),
         opened => opened.map_err(|errno| refused(old, errno))?,
     };
     let stat = fstat(&source).map_err(|errno| refused(old, errno))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(across());
+        return Err(not_a_file(old, new));
     }
     let (dir, name) = split(new.bytes())?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -61,9 +57,16 @@ async fn copy(source: &OwnedFd, stat: &Stat, place: &Place) -> Result<(), Errno>
         yield_now().await;
     }
     fchown(&temporary.file, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))?;
-    let time = |tv_sec, nanoseconds: u64| Timespec { tv_sec, tv_nsec: i64::try_from(nanoseconds).unwrap_or(0) };
-    let last_access = time(stat.st_atime, stat.st_atime_nsec);
-    let last_modification = time(stat.st_mtime, stat.st_mtime_nsec);
+    let last_access = timespec(stat.st_atime, stat.st_atime_nsec);
+    let last_modification = timespec(stat.st_mtime, stat.st_mtime_nsec);
     futimens(&temporary.file, &Timestamps { last_access, last_modification })?;
     temporary.replace(place, Some(stat.st_mode & super::MODE_MAX))
+}
+
+fn timespec(tv_sec: i64, nanoseconds: u64) -> Timespec {
+    Timespec { tv_sec, tv_nsec: i64::try_from(nanoseconds).unwrap_or(0) }
+}
+
+fn not_a_file(old: &RawPath, new: &RawPath) -> Failure {
+    invalid(format!("{old} and {new} are on different file systems, between which only files can be moved; use `mv`"))
 }

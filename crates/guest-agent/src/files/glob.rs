@@ -35,7 +35,6 @@ impl Found {
     async fn push(&mut self, path: &[u8]) -> Result<()> {
         self.share.room(&mut self.texts, path.len()).await?;
         self.share.room(&mut self.paths, 1).await?;
-        let number = |len| u32::try_from(len).map_err(|_| invalid("the pattern matches paths that are too long"));
         self.paths.push((number(self.texts.len())?, number(path.len())?));
         self.texts.extend_from_slice(path);
         Ok(())
@@ -47,6 +46,10 @@ impl Found {
         self.paths.sort_unstable_by(|a, b| text(texts, *a).cmp(text(texts, *b)));
         self
     }
+}
+
+fn number(len: usize) -> Result<u32> {
+    u32::try_from(len).map_err(|_| invalid("the pattern matches paths that are too long"))
 }
 
 fn text(texts: &[u8], (at, len): (u32, u32)) -> &[u8] {
@@ -159,13 +162,11 @@ struct Pattern {
 
 impl Pattern {
     fn parse(wanted: &str) -> Result<Pattern> {
-        let is_special = |part: &&[u8]| part.iter().any(|byte| b"*?[]{}\\".contains(byte));
-        let is_slash = |byte: &u8| *byte == b'/';
         check(wanted)?;
         let text = unescaped_pattern(wanted);
         fast_glob::validate(&text).map_err(|error| invalid(format!("{wanted}: {error}")))?;
-        let all: Vec<&[u8]> = text.split(is_slash).collect();
-        let special_at = all.iter().position(is_special);
+        let all: Vec<&[u8]> = text.split(|byte| *byte == b'/').collect();
+        let special_at = all.iter().position(|part| part.iter().any(|byte| b"*?[]{}\\".contains(byte)));
         let (literal, rest) = all.split_at(special_at.unwrap_or(all.len()));
         // Doubled slashes and dots match no path, so the literal part loses them.
         let start = normal(&literal.join(&b'/'));
@@ -173,8 +174,8 @@ impl Pattern {
             None => start.clone(),
             Some(_) => [trimmed(&start), b"/", rest.join(&b'/').as_slice()].concat(),
         };
-        let parts: Vec<Vec<u8>> = text.split(is_slash).skip(1).map(<[u8]>::to_vec).collect();
-        let slashes = text.iter().copied().filter(|byte| is_slash(byte)).count();
+        let parts: Vec<Vec<u8>> = text.split(|byte| *byte == b'/').skip(1).map(<[u8]>::to_vec).collect();
+        let slashes = text.iter().filter(|byte| **byte == b'/').count();
         let any_depth = text.windows(2).any(|pair| pair == b"**");
         let one_to_one = !any_depth && !text.iter().any(|byte| b"{[\\".contains(byte));
         Ok(Pattern {

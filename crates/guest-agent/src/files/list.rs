@@ -1,7 +1,7 @@
 //! Listing of a directory.
 
 use guest_protocol::file_text::escaped;
-use guest_protocol::{ENTRY_BYTES, FileInfo, LIST_BYTES_MAX, PathOnly};
+use guest_protocol::{ENTRY_BYTES, Failure, FileInfo, LIST_BYTES_MAX, PathOnly};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, open, readlinkat, statat};
 use rustix::io::Errno;
 use tokio::task::yield_now;
@@ -86,11 +86,10 @@ impl Listing {
     async fn push(&mut self, name: &[u8], target: &[u8], stat: &Stat) -> Result<()> {
         self.share.room(&mut self.texts, name.len() + target.len()).await?;
         self.share.room(&mut self.entries, 1).await?;
-        let fits = || invalid("the directory has a name that is too long");
         self.entries.push(Entry {
-            at: u32::try_from(self.texts.len()).map_err(|_| fits())?,
-            name_len: u16::try_from(name.len()).map_err(|_| fits())?,
-            target_len: u16::try_from(target.len()).map_err(|_| fits())?,
+            at: u32::try_from(self.texts.len()).map_err(|_| name_too_long())?,
+            name_len: u16::try_from(name.len()).map_err(|_| name_too_long())?,
+            target_len: u16::try_from(target.len()).map_err(|_| name_too_long())?,
             mode: stat.st_mode,
             size: u64::try_from(stat.st_size).unwrap_or(0),
             modified_ms: modified_ms(stat),
@@ -99,6 +98,10 @@ impl Listing {
         self.texts.extend_from_slice(target);
         Ok(())
     }
+}
+
+fn name_too_long() -> Failure {
+    invalid("the directory has a name that is too long")
 }
 
 impl Entry {

@@ -132,13 +132,12 @@ pub(crate) async fn feed<T: Send + 'static>(
 ) -> Result<T> {
     let (sender, receiver) = mpsc::channel(QUEUE_PIECES);
     let (finish, finished) = oneshot::channel();
-    let act = move || {
+    spawn(move || {
         let done = actor.at_once(|| work(Input { receiver, piece: Bytes::new() }));
         // A caller that has left does not need it.
         let _ = finish.send(done);
         drop(permit);
-    };
-    spawn(act)?;
+    })?;
     let pass_on = async {
         while let Some(frame) = body.frame().await {
             let piece = match frame.map(|frame| frame.into_data()) {
@@ -174,15 +173,14 @@ pub(crate) async fn begin(
     work: impl FnOnce(&mut Output) -> Result<()> + Send + 'static,
 ) -> Result<Pieces> {
     let (sender, mut receiver) = mpsc::channel(QUEUE_PIECES);
-    let act = move || {
+    spawn(move || {
         let mut output = Output { sender, rows: Vec::new() };
         if let Err(failure) = actor.at_once(|| work(&mut output)) {
             // A caller that has left does not need it.
             let _ = output.sender.blocking_send(Err(failure));
         }
         drop(permit);
-    };
-    spawn(act)?;
+    })?;
     match receiver.recv().await {
         Some(Ok(_)) => Ok(Pieces { receiver }),
         Some(Err(failure)) => Err(failure),

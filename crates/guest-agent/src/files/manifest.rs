@@ -79,7 +79,8 @@ impl Describing<'_> {
                 Err(failure) => return Ok(Err(failure)),
             }
         }
-        let (entries, unreadable) = (Some(self.entries), Some(self.unreadable + walk.unreadable));
+        let entries = Some(self.entries);
+        let unreadable = Some(self.unreadable + walk.unreadable);
         self.row(&ManifestRow { kind: "end".to_owned(), entries, unreadable, ..ManifestRow::default() })?;
         self.output.flush()?;
         Ok(Ok(()))

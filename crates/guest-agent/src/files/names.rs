@@ -19,7 +19,8 @@ pub(super) fn decoded(path: &str) -> Vec<u8> {
 
 /// Returns the time of a file's last change as decimal seconds.
 pub(super) fn time(stat: &Stat) -> String {
-    let (seconds, nanoseconds) = (stat.st_mtime, stat.st_mtime_nsec);
+    let seconds = stat.st_mtime;
+    let nanoseconds = stat.st_mtime_nsec;
     if seconds < 0 && nanoseconds > 0 {
         // The kernel's nanoseconds count up, those of a negative number down.
         return format!("-{}.{:09}", (seconds + 1).unsigned_abs(), 1_000_000_000 - nanoseconds);

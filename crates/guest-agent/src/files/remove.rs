@@ -97,7 +97,6 @@ impl ProcessTree {
 
     /// Removes everything below the top.
     async fn empty(&mut self, path: &RawPath) -> Result<()> {
-        let moved = || invalid(format!("{path}: was moved while it was being removed"));
         let mut rounds = 0;
         loop {
             yield_now().await;
@@ -127,13 +126,13 @@ impl ProcessTree {
                     // A process may have moved the current directory, and the directory above it
                     // now must not be touched.
                     if Identity::of(up.as_fd()) != Ok(*above) {
-                        return Err(moved());
+                        return Err(moved(path));
                     }
                     self.here = up;
                 }
             }
             if rounds > ROUNDS_MAX {
-                return Err(moved());
+                return Err(moved(path));
             }
         }
     }
@@ -171,6 +170,10 @@ impl ProcessTree {
         }
         Ok(if seen == 0 { Found::Nothing } else { Found::More })
     }
+}
+
+fn moved(path: &RawPath) -> Failure {
+    invalid(format!("{path}: was moved while it was being removed"))
 }
 
 fn tree_refused(path: &RawPath, errno: Errno) -> Failure {

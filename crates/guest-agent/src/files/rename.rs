@@ -11,7 +11,8 @@ use crate::failure::{Result, invalid, refused};
 
 /// Moves a file, a link itself, or a directory; replaces what `rename(2)` replaces.
 pub(crate) async fn rename(request: &Rename) -> Result<()> {
-    let (old, new) = (&check(&request.old_path)?, &check(&request.new_path)?);
+    let old = &check(&request.old_path)?;
+    let new = &check(&request.new_path)?;
     split(old.bytes())?;
     let (new_dir, _) = split(new.bytes())?;
     if !exists(old.bytes()) {

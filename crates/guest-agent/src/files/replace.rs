@@ -178,18 +178,19 @@ impl Work<'_> {
 
     /// Returns the new content and the number of replacements; `None` if it would be too large.
     fn replaced(&self, content: &[u8]) -> Result<Option<(Vec<u8>, u64)>, Outcome> {
-        let (mut changed, mut count) = (Vec::new(), 0);
-        let (mut stop, mut is_too_large) = (None, false);
+        let mut changed = Vec::new();
+        let mut count = 0;
+        let mut stop = None;
+        let mut is_too_large = false;
         // This matcher never fails.
         let Ok(mut groups) = self.matcher.new_captures() else { return Ok(None) };
         let replacement = self.request.replacement.as_bytes();
-        let number_of = |name: &str| self.matcher.capture_index(name);
         let replaced = self.matcher.replace_with_captures(content, &mut groups, &mut changed, |groups, changed| {
             count += 1;
             if self.request.pattern.literal {
                 changed.extend_from_slice(replacement);
             } else {
-                groups.interpolate(number_of, content, replacement, changed);
+                groups.interpolate(|name| self.matcher.capture_index(name), content, replacement, changed);
             }
             if count % REPLACEMENTS_PER_LOOK == 0 {
                 stop = check(self.output, self.until).err();

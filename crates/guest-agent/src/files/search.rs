@@ -340,18 +340,21 @@ fn without_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
+fn is_inside_character(line: &[u8], at: usize) -> bool {
+    line.get(at).is_some_and(|byte| byte & 0xc0 == 0x80)
+}
+
 /// Returns a line as text, and whether it is only the part of it around the byte `at`.
 fn excerpt(line: &[u8], at: usize) -> (String, bool) {
     if line.len() <= SEARCH_LINE_BYTES_MAX {
         return (String::from_utf8_lossy(line).into_owned(), false);
     }
-    let is_inside = |at: usize| line.get(at).is_some_and(|byte| byte & 0xc0 == 0x80);
     let mut begin = at.saturating_sub(SEARCH_LINE_BYTES_MAX / 4).min(line.len() - SEARCH_LINE_BYTES_MAX);
     let mut end = begin + SEARCH_LINE_BYTES_MAX;
     // Not in the middle of a character, which has at most four bytes.
     for _ in 0..3 {
-        begin += usize::from(is_inside(begin));
-        end -= usize::from(is_inside(end));
+        begin += usize::from(is_inside_character(line, begin));
+        end -= usize::from(is_inside_character(line, end));
     }
     (String::from_utf8_lossy(line.get(begin..end).unwrap_or_default()).into_owned(), true)
 }

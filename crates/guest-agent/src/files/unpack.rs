@@ -98,10 +98,9 @@ struct Names {
 impl Unpacking {
     fn all(&mut self, input: Input) -> Result<()> {
         let mut archive = Archive::new(input);
-        let broken = |error: std::io::Error| invalid(reading(&error));
         let mut names = Names::default();
-        for member in archive.entries().map_err(broken)?.raw(true) {
-            let mut member = member.map_err(broken)?;
+        for member in archive.entries().map_err(unreadable)?.raw(true) {
+            let mut member = member.map_err(unreadable)?;
             let header = member.header().clone();
             names.headers += 1;
             if names.headers > HEADERS_MAX {
@@ -131,11 +130,10 @@ impl Unpacking {
     }
 
     fn member(&mut self, kind: u8, header: &Header, names: Names, path: &[u8], content: &mut impl Read) -> Result<()> {
-        let number = |_| invalid("a number of its header is malformed");
-        let mode = header.mode().map_err(number)? & MODE_MAX;
+        let mode = header.mode().map_err(malformed_number)? & MODE_MAX;
         let mtime = match names.mtime {
             Some(mtime) => mtime,
-            None => (i64::try_from(header.mtime().map_err(number)?).unwrap_or(i64::MAX), 0),
+            None => (i64::try_from(header.mtime().map_err(malformed_number)?).unwrap_or(i64::MAX), 0),
         };
         let steps = steps(path)?;
         let Some((name, above)) = steps.split_last() else {
@@ -154,7 +152,7 @@ impl Unpacking {
         let dir = self.here()?;
         match kind {
             b'0' | b'7' => {
-                let size = header.size().map_err(number)?;
+                let size = header.size().map_err(malformed_number)?;
                 file(dir, name, mode, mtime, size, content)?;
                 self.done.bytes += size;
             }
@@ -171,12 +169,10 @@ impl Unpacking {
                 let Some((first, above)) = target.split_last() else {
                     return Err(invalid("it is a hard link to the directory itself"));
                 };
-                let (first_dir, dir) = (self.open(&above.join(&b'/'), false)?, self.here()?);
-                let same = |at: &OwnedFd, name: &[u8]| {
-                    statat(at, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| (stat.st_dev, stat.st_ino))
-                };
-                let found = same(&first_dir, first).map_err(|errno| refused("the target of its link", errno))?;
-                if same(dir, name) != Ok(found) {
+                let first_dir = self.open(&above.join(&b'/'), false)?;
+                let dir = self.here()?;
+                let found = identity(&first_dir, first).map_err(|errno| refused("the target of its link", errno))?;
+                if identity(dir, name) != Ok(found) {
                     clear(dir, name)?;
                     linkat(&first_dir, *first, dir, *name, AtFlags::empty())
                         .map_err(|errno| refused("its link", errno))?;
@@ -299,29 +295,32 @@ fn file(dir: &OwnedFd, name: &[u8], mode: u32, mtime: Time, size: u64, content: 
     if is_dir(dir, name) {
         return Err(invalid("there is a directory with this name in the sandbox; remove it first"));
     }
-    let errno_of = |errno| refused("the file", errno);
     // A part never stands under the file's own name.
-    let temporary = Temporary::in_dir(dir).map_err(errno_of)?;
-    let mut file = File::from(temporary.file.try_clone().map_err(|_| errno_of(Errno::MFILE))?);
+    let temporary = Temporary::in_dir(dir).map_err(file_refused)?;
+    let mut file = File::from(temporary.file.try_clone().map_err(|_| file_refused(Errno::MFILE))?);
     let mut left = size;
     let mut buffer = vec![0; PIECE_BYTES.min(usize::try_from(size).unwrap_or(PIECE_BYTES))];
-    let mut fill = || -> Result<()> {
-        while left > 0 {
-            let read = content.read(&mut buffer).map_err(|error| invalid(reading(&error)))?;
-            if read == 0 {
-                return Err(invalid("the archive is truncated"));
-            }
-            let piece = buffer.get(..read).unwrap_or_default();
-            let errno = |error: &std::io::Error| Errno::from_io_error(error).unwrap_or(Errno::IO);
-            file.write_all(piece).map_err(|error| refused("the file", errno(&error)))?;
-            left = left.saturating_sub(read as u64);
+    while left > 0 {
+        let read = content.read(&mut buffer).map_err(unreadable)?;
+        if read == 0 {
+            return Err(invalid("the archive is truncated"));
         }
-        Ok(())
-    };
-    fill()?;
-    fchmod(&file, Mode::from_raw_mode(mode)).map_err(errno_of)?;
-    futimens(&file, &times(mtime)).map_err(errno_of)?;
-    temporary.rename(name).map_err(errno_of)
+        let piece = buffer.get(..read).unwrap_or_default();
+        file.write_all(piece).map_err(|error| file_refused(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        left = left.saturating_sub(read as u64);
+    }
+    fchmod(&file, Mode::from_raw_mode(mode)).map_err(file_refused)?;
+    futimens(&file, &times(mtime)).map_err(file_refused)?;
+    temporary.rename(name).map_err(file_refused)
+}
+
+pub(super) fn file_refused(errno: Errno) -> Failure {
+    refused("the file", errno)
+}
+
+/// Returns the device and the inode of a file, a link itself.
+fn identity(dir: &OwnedFd, name: &[u8]) -> Result<(u64, u64), Errno> {
+    statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 pub(super) fn times((seconds, nanoseconds): Time) -> Timestamps {
@@ -331,19 +330,23 @@ pub(super) fn times((seconds, nanoseconds): Time) -> Timestamps {
     }
 }
 
-/// Returns the message for an archive that cannot be read on.
-fn reading(error: &std::io::Error) -> String {
+/// Returns the failure for an archive that cannot be read on.
+fn unreadable(error: std::io::Error) -> Failure {
     if matches!(error.kind(), std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionAborted) {
-        return "the archive is truncated".to_owned();
+        return invalid("the archive is truncated");
     }
-    format!("this is not a tar archive, or it is damaged: {error}")
+    invalid(format!("this is not a tar archive, or it is damaged: {error}"))
+}
+
+fn malformed_number(_: std::io::Error) -> Failure {
+    invalid("a number of its header is malformed")
 }
 
 /// Reads the content of a header that describes the next member.
 fn text(content: &mut impl Read) -> Result<Vec<u8>> {
     let mut text = Vec::new();
     let read = content.take(PAX_BYTES_MAX + 1).read_to_end(&mut text);
-    read.map_err(|error| invalid(reading(&error)))?;
+    read.map_err(unreadable)?;
     if text.len() as u64 > PAX_BYTES_MAX {
         return Err(invalid(format!("the archive has a header above {} KiB", PAX_BYTES_MAX / 1024)));
     }
@@ -355,21 +358,21 @@ fn text(content: &mut impl Read) -> Result<Vec<u8>> {
 
 /// Reads the records of a pax header.
 fn pax(text: &[u8], names: &mut Names) -> Result<()> {
-    let malformed = || invalid("the archive has a malformed pax header");
     let mut rest = text;
     while !rest.is_empty() {
-        let space = rest.iter().position(|byte| *byte == b' ').ok_or_else(malformed)?;
+        let space = rest.iter().position(|byte| *byte == b' ').ok_or_else(malformed_pax)?;
         let length = rest.get(..space).and_then(|digits| str::from_utf8(digits).ok()?.parse::<usize>().ok());
-        let record = length.and_then(|length| rest.get(space + 1..length)).ok_or_else(malformed)?;
-        rest = rest.get(length.unwrap_or(usize::MAX)..).ok_or_else(malformed)?;
-        let record = record.strip_suffix(b"\n").ok_or_else(malformed)?;
-        let equals = record.iter().position(|byte| *byte == b'=').ok_or_else(malformed)?;
-        let (key, value) = (record.get(..equals).unwrap_or_default(), record.get(equals + 1..).unwrap_or_default());
+        let record = length.and_then(|length| rest.get(space + 1..length)).ok_or_else(malformed_pax)?;
+        rest = rest.get(length.unwrap_or(usize::MAX)..).ok_or_else(malformed_pax)?;
+        let record = record.strip_suffix(b"\n").ok_or_else(malformed_pax)?;
+        let equals = record.iter().position(|byte| *byte == b'=').ok_or_else(malformed_pax)?;
+        let key = record.get(..equals).unwrap_or_default();
+        let value = record.get(equals + 1..).unwrap_or_default();
         match key {
             b"path" => names.path = Some(value.to_vec()),
             b"linkpath" => names.link = Some(value.to_vec()),
             b"mtime" => {
-                names.mtime = Some(str::from_utf8(value).ok().and_then(time).ok_or_else(malformed)?);
+                names.mtime = Some(str::from_utf8(value).ok().and_then(time).ok_or_else(malformed_pax)?);
             }
             b"size" => return Err(invalid("a file above 8 GiB must be packed with tar --format=gnu")),
             key if key.starts_with(b"GNU.sparse.") => {
@@ -381,11 +384,16 @@ fn pax(text: &[u8], names: &mut Names) -> Result<()> {
     Ok(())
 }
 
+fn malformed_pax() -> Failure {
+    invalid("the archive has a malformed pax header")
+}
+
 /// Parses decimal seconds.
 pub(super) fn time(text: &str) -> Option<Time> {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits: String = fraction.chars().chain(std::iter::repeat('0')).take(9).collect();
-    let (seconds, nanoseconds) = (seconds.parse::<i64>().ok()?, digits.parse::<u32>().ok()?);
+    let seconds = seconds.parse::<i64>().ok()?;
+    let nanoseconds = digits.parse::<u32>().ok()?;
     // The nanoseconds of the kernel always count up.
     if text.starts_with('-') && nanoseconds > 0 {
         return Some((seconds - 1, 1_000_000_000 - nanoseconds));

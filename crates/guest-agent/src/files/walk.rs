@@ -101,10 +101,9 @@ impl Walk {
     /// Returns the rules of the directories above the start, up to that of its repository. Outside of
     /// a repository, only what is below the start counts.
     fn rules_above(&self) -> Option<Rc<Rules>> {
-        let is_repository = |dir: &Path| statat(CWD, dir.join(".git"), AtFlags::SYMLINK_NOFOLLOW).is_ok();
         let start = Path::new(OsStr::from_bytes(&self.root));
         let above: Vec<&Path> = start.ancestors().take(PARENTS_MAX).collect();
-        let top = above.iter().position(|dir| is_repository(dir))?;
+        let top = above.iter().position(|dir| statat(CWD, dir.join(".git"), AtFlags::SYMLINK_NOFOLLOW).is_ok())?;
         let mut rules = None;
         // The start's own rules are read with its entries.
         for dir in above.get(1..=top).unwrap_or_default().iter().rev() {
@@ -214,22 +213,23 @@ fn kind_of(path: &[u8], kind: FileType) -> FileType {
 /// Parses the globs to include and to leave out.
 fn globs(root: &[u8], scope: &FileScope) -> Result<Override> {
     let mut globs = OverrideBuilder::new(OsStr::from_bytes(root));
-    let mut add = |field: &str, prefix: &str, glob: &str| {
-        let is_empty = glob.trim_matches('/').is_empty();
-        let added = if is_empty { None } else { globs.add(&format!("{prefix}{glob}")).ok() };
-        added.map(drop).ok_or_else(|| {
-            let shown: String = glob.chars().take(100).collect();
-            invalid(format!("`{field}`: `{shown}` is not a valid glob; write one like *.rs or src/**/test_*.py"))
-        })
-    };
     for glob in &scope.include {
         // A `!` would leave out what it matches.
-        add("include", if glob.starts_with('!') { "\\" } else { "" }, glob)?;
+        add_glob(&mut globs, "include", if glob.starts_with('!') { "\\" } else { "" }, glob)?;
     }
     for glob in &scope.exclude {
-        add("exclude", "!", glob)?;
+        add_glob(&mut globs, "exclude", "!", glob)?;
     }
     globs.build().map_err(|error| invalid(format!("the globs cannot be used together: {error}")))
+}
+
+fn add_glob(globs: &mut OverrideBuilder, field: &str, prefix: &str, glob: &str) -> Result<()> {
+    let is_empty = glob.trim_matches('/').is_empty();
+    let added = if is_empty { None } else { globs.add(&format!("{prefix}{glob}")).ok() };
+    added.map(drop).ok_or_else(|| {
+        let shown: String = glob.chars().take(100).collect();
+        invalid(format!("`{field}`: `{shown}` is not a valid glob; write one like *.rs or src/**/test_*.py"))
+    })
 }
 
 /// Returns the rules of the `.gitignore` in `dir` over those `above`.

@@ -280,12 +280,14 @@ impl Watching {
         }
         let mut sent = Ok(());
         let added = self.add(path).and_then(|fits| {
-            let below = |path: &[u8], is_dir| {
+            if !fits {
+                return Ok(false);
+            }
+            self.add_below(path, |path, is_dir| {
                 if sent.is_ok() {
                     sent = output.row(&row(FileChangeKind::Created, path, is_dir));
                 }
-            };
-            Ok(fits && self.add_below(path, below)?)
+            })
         });
         sent?;
         // Changes in it are not seen from here on.

@@ -161,7 +161,8 @@ pub(super) fn filter(profile: seccomp::Profile) -> Result<Vec<libc::sock_filter>
 
 /// Takes the ids of the box's root instead of the host's, which are not mapped here.
 fn become_root(launch: &Launch) -> Result<(), Refused> {
-    let (uid, gid) = (Uid::ROOT, Gid::ROOT);
+    let uid = Uid::ROOT;
+    let gid = Gid::ROOT;
     if launch.id_base.is_some() {
         rustix::thread::set_thread_groups(&[]).at("give up groups")?;
     }
@@ -223,12 +224,13 @@ fn boot(launch: &Launch) -> Boot {
 /// Returns the agent's command line and environment.
 fn arguments(boot: &Boot) -> Result<(Vec<CString>, Vec<CString>), Refused> {
     let boot = serde_json::to_string(boot).map_err(|_| Errno::INVAL).at("prepare the agent's order")?;
-    let strings = |strings: &[&str]| {
-        strings.iter().map(|text| CString::new(*text)).collect::<Result<Vec<_>, _>>().map_err(|_| Errno::INVAL)
-    };
-    let argv = strings(&["tidebox-agent", "agent"]).at("prepare the agent's order")?;
+    let argv = c_strings(&["tidebox-agent", "agent"]).at("prepare the agent's order")?;
     let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     // Not an argument, which every program of the box sees in lists of processes.
-    let env = strings(&[path, &format!("{ORDER}={boot}")]).at("prepare the agent's order")?;
+    let env = c_strings(&[path, &format!("{ORDER}={boot}")]).at("prepare the agent's order")?;
     Ok((argv, env))
+}
+
+fn c_strings(strings: &[&str]) -> Result<Vec<CString>, Errno> {
+    strings.iter().map(|text| CString::new(*text).map_err(|_| Errno::INVAL)).collect()
 }

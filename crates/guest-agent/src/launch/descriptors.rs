@@ -1,6 +1,6 @@
 //! Descriptors that the launcher and the processes that it makes get and hand on.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -20,8 +20,7 @@ pub(super) struct Handed {
 
 /// Moves the control socket and the agent's file, descriptors 0 and 2, to higher numbers.
 pub(super) fn take_descriptors() -> Result<(OwnedFd, OwnedFd), Errno> {
-    let own = |fd: BorrowedFd<'_>| fcntl_dupfd_cloexec(fd, OWN_FDS_FROM);
-    let taken = (own(std::io::stdin().as_fd())?, own(std::io::stderr().as_fd())?);
+    let taken = (own(std::io::stdin())?, own(std::io::stderr())?);
     // The socket must close when its last owner is gone, so no copy stays at 0.
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     for number in 0..=2 {
@@ -30,8 +29,8 @@ pub(super) fn take_descriptors() -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok(taken)
 }
 
-/// Moves a descriptor to a number that the agent's descriptors do not use.
-pub(super) fn own(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+/// Moves a descriptor to a number that the agent's descriptors do not use; copies a borrowed one.
+pub(super) fn own(fd: impl AsFd) -> Result<OwnedFd, Errno> {
     fcntl_dupfd_cloexec(&fd, OWN_FDS_FROM)
 }
 

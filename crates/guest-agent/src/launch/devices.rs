@@ -81,7 +81,8 @@ fn exists(outcome: Result<(), Errno>) -> Result<bool, Errno> {
 /// Mounts the box's devices at `target`: its own, or else the host's.
 pub(super) fn mount_dev(target: &str, shm_mb: u32, own: Option<OwnedFd>) -> Result<(), Refused> {
     let plain = MountFlags::NOSUID | MountFlags::NOEXEC;
-    let (pts, shm) = (format!("{target}/pts"), format!("{target}/shm"));
+    let pts = format!("{target}/pts");
+    let shm = format!("{target}/shm");
     match own {
         Some(tree) => attach_one(&tree, target).at("attach the devices")?,
         None => {

@@ -53,7 +53,9 @@ impl Diversion {
     /// Returns `None` for another number of descriptors than there can be.
     pub(super) fn from_descriptors(descriptors: Vec<OwnedFd>) -> Option<Diversion> {
         let mut descriptors = descriptors.into_iter();
-        let (rule, tcp, udp) = (descriptors.next()?, descriptors.next()?, descriptors.next()?);
+        let rule = descriptors.next()?;
+        let tcp = descriptors.next()?;
+        let udp = descriptors.next()?;
         let v6 = match (descriptors.next(), descriptors.next(), descriptors.next()) {
             (None, None, None) => None,
             (Some(tcp), Some(udp), None) => Some(Sockets { tcp, udp }),
@@ -104,15 +106,8 @@ fn rule(network: &OwnedFd, v4: &Sockets, v6: Option<&Sockets>) -> Result<OwnedFd
 /// Opens the two sockets of one version of IP.
 fn sockets(family: AddressFamily) -> Result<Sockets, Errno> {
     let is_v6 = family == AddressFamily::INET6;
-    let open = |kind| {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(family, kind, flags, None).and_then(own)?;
-        if is_v6 {
-            sockopt::set_ipv6_v6only(&socket, true)?;
-        }
-        Ok(socket)
-    };
-    let (tcp, udp) = (open(SocketType::STREAM)?, open(SocketType::DGRAM)?);
+    let tcp = socket(family, SocketType::STREAM)?;
+    let udp = socket(family, SocketType::DGRAM)?;
     let (loopback, name_server): (IpAddr, IpAddr) = match is_v6 {
         true => (Ipv6Addr::LOCALHOST.into(), NAME_SERVER_V6.into()),
         false => (Ipv4Addr::LOCALHOST.into(), NAME_SERVER.into()),
@@ -130,4 +125,13 @@ fn sockets(family: AddressFamily) -> Result<Sockets, Errno> {
     syscall::receive_destinations(&udp, is_v6)?;
     bind(&udp, &SocketAddr::new(name_server, DNS_PORT))?;
     Ok(Sockets { tcp, udp })
+}
+
+fn socket(family: AddressFamily, kind: SocketType) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, kind, flags, None).and_then(own)?;
+    if family == AddressFamily::INET6 {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    Ok(socket)
 }

@@ -146,7 +146,8 @@ fn write_machine_id(entropy: &str) -> Result<(), Refused> {
         return Ok(());
     }
     // A new file, since a link of the image may lead anywhere.
-    let new = || fs::File::options().write(true).create_new(true).open(FILE);
-    let written = fs::remove_file(FILE).and_then(|()| new()?.write_all((id + "\n").as_bytes()));
-    written.at("write the machine id")
+    fs::remove_file(FILE)
+        .and_then(|()| fs::File::options().write(true).create_new(true).open(FILE))
+        .and_then(|mut file| file.write_all((id + "\n").as_bytes()))
+        .at("write the machine id")
 }

@@ -89,14 +89,7 @@ fn image_mount(file: &str) -> Result<OwnedFd, Refused> {
 
 /// Makes the directories that the overlays need, owned by the box's root.
 pub(super) fn prepare_storage(launch: &Launch, storage: BorrowedFd<'_>) -> Result<(), Refused> {
-    let own = |path: &str| match launch.id_base {
-        Some(base) => {
-            let (uid, gid) = (Uid::from_raw(base), Gid::from_raw(base));
-            rustix::fs::chownat(storage, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)
-        }
-        None => Ok(()),
-    };
-    own("").at("set the owner of the box's storage")?;
+    give_to_root(launch, storage, "").at("set the owner of the box's storage")?;
     for overlay in &launch.overlays {
         for path in [overlay.name.clone(), format!("{}/upper", overlay.name), format!("{}/work", overlay.name)] {
             match rustix::fs::mkdirat(storage, path.as_str(), Mode::from_raw_mode(0o755)) {
@@ -104,8 +97,15 @@ pub(super) fn prepare_storage(launch: &Launch, storage: BorrowedFd<'_>) -> Resul
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno).at("make the box's storage"),
             }
-            own(&path).at("set the owner of the box's storage")?;
+            give_to_root(launch, storage, &path).at("set the owner of the box's storage")?;
         }
     }
     Ok(())
+}
+
+/// Gives a file of the storage to the root of a box whose ids are not those of the host.
+fn give_to_root(launch: &Launch, storage: BorrowedFd<'_>, path: &str) -> Result<(), Errno> {
+    let Some(base) = launch.id_base else { return Ok(()) };
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
+    rustix::fs::chownat(storage, path, Some(Uid::from_raw(base)), Some(Gid::from_raw(base)), flags)
 }

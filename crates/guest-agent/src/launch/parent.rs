@@ -148,20 +148,22 @@ pub(super) fn limit_processors(vcpus: u32) -> Result<(), Refused> {
 }
 
 fn map_ids(launch: &Launch, pid: Pid) -> Result<(), Refused> {
-    let write = |file: &str, text: String| {
-        // One write, as the kernel demands.
-        fs::OpenOptions::new().write(true).open(format!("/proc/{pid}/{file}"))?.write_all(text.as_bytes())
-    };
     match launch.id_base {
         Some(base) => {
-            write("uid_map", format!("0 {base} {IDS}\n")).at("map the user ids")?;
-            write("gid_map", format!("0 {base} {IDS}\n")).at("map the group ids")
+            write(pid, "uid_map", &format!("0 {base} {IDS}\n")).at("map the user ids")?;
+            write(pid, "gid_map", &format!("0 {base} {IDS}\n")).at("map the group ids")
         }
         None => {
-            let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
-            write("setgroups", "deny".to_owned()).at("give up groups")?;
-            write("uid_map", format!("0 {uid} 1\n")).at("map the user id")?;
-            write("gid_map", format!("0 {gid} 1\n")).at("map the group id")
+            let uid = rustix::process::getuid();
+            let gid = rustix::process::getgid();
+            write(pid, "setgroups", "deny").at("give up groups")?;
+            write(pid, "uid_map", &format!("0 {uid} 1\n")).at("map the user id")?;
+            write(pid, "gid_map", &format!("0 {gid} 1\n")).at("map the group id")
         }
     }
+}
+
+/// Writes a file of a process, in one write, as the kernel demands.
+fn write(pid: Pid, file: &str, text: &str) -> std::io::Result<()> {
+    fs::OpenOptions::new().write(true).open(format!("/proc/{pid}/{file}"))?.write_all(text.as_bytes())
 }

@@ -1,6 +1,7 @@
 //! Capabilities and resource limits of the box's root.
 
 use guest_protocol::SoftLimits;
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, Gid, Uid, capabilities, clear_ambient_capability_set,
@@ -66,7 +67,8 @@ pub(super) fn give_up(user: Option<u32>, is_machine: bool) -> Result<(), Refused
     }
     clear_ambient_capability_set().at("clear the ambient capabilities")?;
     if let Some(user) = user {
-        let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+        let uid = Uid::from_raw(user);
+        let gid = Gid::from_raw(user);
         set_thread_groups(&[]).at("give up groups")?;
         set_thread_res_gid(gid, gid, gid).at("become the group of the slot")?;
         set_thread_res_uid(uid, uid, uid).at("become the user of the slot")?;
@@ -89,7 +91,8 @@ pub(super) fn with_spare<T>(work: impl FnOnce() -> Result<T, Refused>) -> Result
 
 /// Becomes a user of the host, with its group and no other, and so without any capability.
 pub(crate) fn become_user(id: u32) -> Result<(), Refused> {
-    let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
+    let uid = Uid::from_raw(id);
+    let gid = Gid::from_raw(id);
     set_thread_groups(&[]).at("give up groups")?;
     set_thread_res_gid(gid, gid, gid).at("become the group of the box")?;
     set_thread_res_uid(uid, uid, uid).at("become the user of the box")
@@ -110,10 +113,6 @@ pub(super) fn end_before_the_server(is_limited: bool) -> Result<i32, Refused> {
 
 /// Sets the limits on resources that control groups do not count.
 pub(crate) fn limit_resources(soft: &SoftLimits) -> Result<(), Refused> {
-    let bound = |resource, most: u64| {
-        let most = getrlimit(resource).maximum.map_or(most, |hard| hard.min(most));
-        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
-    };
     bound(Resource::Core, CORE_BYTES).at("forbid core dumps")?;
     bound(Resource::Nofile, OPEN_FILES_MAX).at("limit the open files")?;
     bound(Resource::Nice, 0).at("limit the priority")?;
@@ -122,4 +121,10 @@ pub(crate) fn limit_resources(soft: &SoftLimits) -> Result<(), Refused> {
         bound(Resource::Nproc, soft.pids.into()).at("limit the processes")?;
     }
     Ok(())
+}
+
+/// Sets both limits to `most`, or to the present hard limit if that is lower.
+fn bound(resource: Resource, most: u64) -> Result<(), Errno> {
+    let most = getrlimit(resource).maximum.map_or(most, |hard| hard.min(most));
+    setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
 }

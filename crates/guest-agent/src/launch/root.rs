@@ -57,7 +57,8 @@ pub(super) fn enter(
     }
     // Built here, where no file of an image is in the way. The kernel allows no new view of
     // processes once the old one is unmounted.
-    let (proc, dev) = (format!("{stage}/proc"), format!("{stage}/dev"));
+    let proc = format!("{stage}/proc");
+    let dev = format!("{stage}/dev");
     make_dir(&dev)?;
     let mut covers = Covers::make(stage)?;
     if devices.is_some() {
@@ -174,7 +175,8 @@ fn mount_storage(target: &str, size_mb: u32, launch: &Launch) -> Result<(), Refu
 }
 
 fn mount_overlay(root: &str, stage: &str, overlay: &Overlay, lower: &[String]) -> Result<(), Refused> {
-    let (lower, storage) = (lower.join(":"), format!("{stage}/storage/{}", overlay.name));
+    let lower = lower.join(":");
+    let storage = format!("{stage}/storage/{}", overlay.name);
     let target = format!("{root}{}", overlay.target);
     mount_layers(&target, &lower, (&format!("{storage}/upper"), &format!("{storage}/work")), overlay.fsync)
 }

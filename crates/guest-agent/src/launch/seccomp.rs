@@ -137,7 +137,8 @@ fn tree(ranges: &[Range], slowed: u32) -> Result<Vec<sock_filter>, TooLong> {
         [only] => check(only.check, slowed),
         _ => {
             let (low, high) = ranges.split_at(ranges.len() / 2);
-            let (below, above) = (tree(low, slowed)?, tree(high, slowed)?);
+            let below = tree(low, slowed)?;
+            let above = tree(high, slowed)?;
             let first = high[0].first;
             let mut code = match u8::try_from(below.len()) {
                 Ok(skip) => vec![jump(libc::BPF_JGE, first, skip, 0)],
@@ -223,7 +224,6 @@ fn unshare() -> Vec<sock_filter> {
 /// would: programs ask with them what it knows.
 fn huge(memory: Memory) -> Vec<sock_filter> {
     let none_left = answer(refuse(libc::ENOMEM));
-    let only_if = |mask| [jump(libc::BPF_JSET, mask, 1, 0), answer(ALLOW)];
     match memory {
         Memory::File => {
             let [executable, sealed] = MEMFD_EXCLUSIVE;
@@ -267,6 +267,11 @@ fn huge(memory: Memory) -> Vec<sock_filter> {
             code
         }
     }
+}
+
+/// Allows the call unless the loaded argument has a flag of `mask`.
+fn only_if(mask: u32) -> [sock_filter; 2] {
+    [jump(libc::BPF_JSET, mask, 1, 0), answer(ALLOW)]
 }
 
 /// Allows local and internet sockets, and the one netlink protocol that programs use to list
@@ -374,12 +379,12 @@ fn by_span(argument: u32, answers: &[(&[Span], u32)]) -> Vec<sock_filter> {
 /// to 0 and exit when they cannot. A call that also asks for the old size would read memory that
 /// was not written, and is refused.
 fn core_limit(setting: Setting) -> Vec<sock_filter> {
-    let is_core = |argument| [load_argument(argument), jump(libc::BPF_JEQ, libc::RLIMIT_CORE, 1, 0), answer(ALLOW)];
-    let (done, refused) = (answer(refuse(0)), answer(refuse(libc::EPERM)));
+    let done = answer(refuse(0));
+    let refused = answer(refuse(libc::EPERM));
     match setting {
-        Setting::Old => is_core(0).into_iter().chain([done]).collect(),
+        Setting::Old => only_if_core(0).into_iter().chain([done]).collect(),
         Setting::New => {
-            let mut code = Vec::from(is_core(1));
+            let mut code = Vec::from(only_if_core(1));
             code.extend([
                 load_argument(2),
                 jump(libc::BPF_JEQ, 0, 0, 3),
@@ -396,6 +401,11 @@ fn core_limit(setting: Setting) -> Vec<sock_filter> {
             code
         }
     }
+}
+
+/// Allows the call unless `argument` names the size of core dumps.
+fn only_if_core(argument: u32) -> [sock_filter; 3] {
+    [load_argument(argument), jump(libc::BPF_JEQ, libc::RLIMIT_CORE, 1, 0), answer(ALLOW)]
 }
 
 /// Builds the filter of a box that another runtime isolates, with the rules that most of their

@@ -39,17 +39,12 @@ pub(super) struct Shown {
 pub(super) fn show(view: &SizeView, stage: &str, proc: &str, empty: &str) -> Result<Shown, Refused> {
     let files = format!("{stage}/size");
     make_dir(&files)?;
-    let file = |name: &str, text: String| {
-        let mut file = File::options().read(true).write(true).create_new(true).open(format!("{files}/{name}"))?;
-        file.write_all(text.as_bytes()).map(|()| file)
-    };
-    let kept = |name: &str, text: String| own(file(name, text)?.into()).map_err(std::io::Error::from);
     let shown = Shown {
-        meminfo: kept("meminfo", meminfo(view.memory_mb, None)).at(STEP)?,
-        stat: kept("stat", stat(&view.processors, view.kernel_started, None)).at(STEP)?,
+        meminfo: make_kept_file(&files, "meminfo", &meminfo(view.memory_mb, None)).at(STEP)?,
+        stat: make_kept_file(&files, "stat", &stat(&view.processors, view.kernel_started, None)).at(STEP)?,
         sys: format!("{stage}/sys"),
     };
-    file("cpuinfo", cpuinfo(&view.cpuinfo, &view.processors)).at(STEP)?;
+    make_file(&files, "cpuinfo", &cpuinfo(&view.cpuinfo, &view.processors)).at(STEP)?;
     for dir in DIRS {
         make_dir(&format!("{files}/{dir}"))?;
     }
@@ -59,10 +54,10 @@ pub(super) fn show(view: &SizeView, stage: &str, proc: &str, empty: &str) -> Res
     // Programs with a place for each processor number must have one for every number that the kernel can
     // tell them, so `possible` is that of the host.
     let highest = view.highest_processor;
-    file("sys/devices/system/cpu/online", format!("{}\n", list(&view.processors))).at(STEP)?;
-    file("sys/devices/system/cpu/possible", format!("0-{highest}\n")).at(STEP)?;
-    file("sys/devices/system/cpu/kernel_max", format!("{highest}\n")).at(STEP)?;
     let cpu = format!("{files}/sys/devices/system/cpu");
+    make_file(&cpu, "online", &format!("{}\n", list(&view.processors))).at(STEP)?;
+    make_file(&cpu, "possible", &format!("0-{highest}\n")).at(STEP)?;
+    make_file(&cpu, "kernel_max", &format!("{highest}\n")).at(STEP)?;
     std::fs::hard_link(format!("{cpu}/online"), format!("{cpu}/present")).at(STEP)?;
     mount_bind(&files, &files).at(STEP)?;
     mount_remount(&files, PLAIN | MountFlags::BIND | MountFlags::RDONLY, c"").at(STEP)?;
@@ -76,6 +71,16 @@ pub(super) fn show(view: &SizeView, stage: &str, proc: &str, empty: &str) -> Res
     let all = open(&shown.sys, OFlags::PATH).at(STEP)?;
     syscall::make_read_only(&all).at(STEP)?;
     Ok(shown)
+}
+
+fn make_file(dir: &str, name: &str, text: &str) -> std::io::Result<File> {
+    let mut file = File::options().read(true).write(true).create_new(true).open(format!("{dir}/{name}"))?;
+    file.write_all(text.as_bytes()).map(|()| file)
+}
+
+/// Makes a file whose descriptor the agent gets.
+fn make_kept_file(dir: &str, name: &str, text: &str) -> std::io::Result<OwnedFd> {
+    Ok(own(make_file(dir, name, text)?)?)
 }
 
 /// Mounts the box's own group of each hierarchy, as the kernel shows it in the box's namespace of control

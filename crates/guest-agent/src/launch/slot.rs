@@ -88,8 +88,10 @@ impl Host {
     fn open(slot: &Slot) -> Result<Host, Refused> {
         const STEP: &str = "open the box of the slot";
         let pid = i32::try_from(slot.host_pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH).at(STEP)?;
-        let open = |name| descriptors::open(&format!("/proc/{pid}/ns/{name}"), OFlags::RDONLY).at(STEP);
-        let host = Host { user: open("user")?, pid: open("pid")? };
+        let host = Host {
+            user: descriptors::open(&format!("/proc/{pid}/ns/user"), OFlags::RDONLY).at(STEP)?,
+            pid: descriptors::open(&format!("/proc/{pid}/ns/pid"), OFlags::RDONLY).at(STEP)?,
+        };
         // Read after opening: the namespaces behind the descriptors can no longer change.
         if process::start_time(pid)? != slot.host_started {
             return Err(Errno::SRCH).at(STEP);

@@ -125,10 +125,8 @@ pub(crate) fn unshare_cgroup_namespace() -> Result<(), Errno> {
 
 /// Executes an open file. Returns only on an error.
 pub(crate) fn execute(file: impl AsFd, argv: &[CString], env: &[CString]) -> Errno {
-    let pointers = |strings: &[CString]| {
-        strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
-    };
-    let (argv, env) = (pointers(argv), pointers(env));
+    let argv = pointers(argv);
+    let env = pointers(env);
     #[expect(unsafe_code, reason = "no library offers execveat")]
     // SAFETY: both arrays hold C strings that live on, and end with null.
     let answer = unsafe {
@@ -142,6 +140,11 @@ pub(crate) fn execute(file: impl AsFd, argv: &[CString], env: &[CString]) -> Err
         )
     };
     check(answer).err().unwrap_or(Errno::NOEXEC)
+}
+
+/// Returns pointers to the strings, and null at the end.
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
 }
 
 /// Marks every descriptor from `first` on to close at the next execution.
@@ -195,7 +198,8 @@ pub(crate) fn raise_loopback() -> Result<(), Errno> {
 pub(crate) fn receive_destinations(socket: impl AsFd, is_v6: bool) -> Result<(), Errno> {
     let (level, option) =
         if is_v6 { (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO) } else { (libc::IPPROTO_IP, libc::IP_PKTINFO) };
-    let (socket, on) = (socket.as_fd().as_raw_fd(), 1_i32);
+    let socket = socket.as_fd().as_raw_fd();
+    let on = 1_i32;
     #[expect(unsafe_code, reason = "no library in use offers these options")]
     // SAFETY: the kernel reads one number of the size given.
     let answer =
@@ -256,10 +260,7 @@ pub(crate) fn attach_loop(file: impl AsFd) -> Result<(OwnedFd, CString), Errno> 
         after_flags: [u8; 240],
     }
     const { assert!(size_of::<LoopConfig>() == 304) };
-    let open = |path: &CStr| {
-        rustix::fs::open(path, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
-    };
-    let control = open(c"/dev/loop-control")?;
+    let control = open_device(c"/dev/loop-control")?;
     let config = LoopConfig {
         fd: file.as_fd().as_raw_fd().unsigned_abs(),
         block_size: 0,
@@ -272,7 +273,7 @@ pub(crate) fn attach_loop(file: impl AsFd) -> Result<(OwnedFd, CString), Errno> 
         // SAFETY: takes no argument.
         let number = check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) }.into())?;
         let path = CString::new(format!("/dev/loop{number}")).map_err(|_| Errno::INVAL)?;
-        let device = open(&path)?;
+        let device = open_device(&path)?;
         #[expect(unsafe_code, reason = "no library offers this ioctl")]
         // SAFETY: the kernel reads one loop_config, whose size is asserted above.
         let answer = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) };
@@ -283,6 +284,10 @@ pub(crate) fn attach_loop(file: impl AsFd) -> Result<(OwnedFd, CString), Errno> 
         }
     }
     Err(Errno::BUSY)
+}
+
+fn open_device(path: &CStr) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
 }
 
 /// Waits for a child and returns its exit code.

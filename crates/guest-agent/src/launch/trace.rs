@@ -17,7 +17,7 @@ use std::time::Duration;
 use guest_protocol::{Boot, LaunchReport, SoftLimits, Trace, Traced};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     DumpableBehavior, Pid, PidfdFlags, Resource, Rlimit, Signal, getpid, getrlimit, kill_process, pidfd_open,
@@ -27,7 +27,7 @@ use rustix::thread::set_no_new_privs;
 
 use self::bounds::Watch;
 use self::requests::Requests;
-use super::descriptors::{OWN_FDS_FROM, own};
+use super::descriptors::own;
 use super::go::{Sent, channel, go, wait_for_go};
 use super::order::{ORDER, read_order, report, report_failure};
 use super::process::start_time;
@@ -70,8 +70,7 @@ pub(crate) fn run() -> ExitCode {
 
 /// Moves descriptors 0 and 1 to higher numbers.
 fn take_descriptors() -> Result<(OwnedFd, OwnedFd), Errno> {
-    let own = |fd: BorrowedFd<'_>| fcntl_dupfd_cloexec(fd, OWN_FDS_FROM);
-    let taken = (own(std::io::stdin().as_fd())?, own(std::io::stdout().as_fd())?);
+    let taken = (own(std::io::stdin())?, own(std::io::stdout())?);
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     for number in 0..=2 {
         syscall::duplicate_to(&null, number)?;
@@ -101,17 +100,15 @@ fn start(trace: &Trace, control: &OwnedFd, listener: &OwnedFd) -> Result<Watched
     syscall::reset_signals();
     // Signals of the server's terminal must not reach its boxes.
     setsid().at("start a session")?;
-    let path = |name: &str| format!("{}/{name}", trace.dir);
-    let open = |name: &str, flags| {
-        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::open(path(name), flags, Mode::from_raw_mode(0o600)).and_then(own)
-    };
-    let life = open(LIFE, OFlags::RDONLY | OFlags::NONBLOCK).at("open the server's liveness pipe")?;
-    let count = open("events", OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC).at("make the count of memory kills")?;
-    let oom_events = open("events", OFlags::RDONLY).at("open the count of memory kills")?;
+    let dir = &trace.dir;
+    let life = open(dir, LIFE, OFlags::RDONLY | OFlags::NONBLOCK).at("open the server's liveness pipe")?;
+    let count =
+        open(dir, "events", OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC).at("make the count of memory kills")?;
+    let oom_events = open(dir, "events", OFlags::RDONLY).at("open the count of memory kills")?;
     let (notes, our_notes) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).at("make a pipe")?;
-    let (notes, our_notes) = (own(notes).at("make a pipe")?, own(our_notes).at("make a pipe")?);
-    let root = open("root", OFlags::RDONLY | OFlags::DIRECTORY).at("open the root")?;
+    let notes = own(notes).at("make a pipe")?;
+    let our_notes = own(our_notes).at("make a pipe")?;
+    let root = open(dir, "root", OFlags::RDONLY | OFlags::DIRECTORY).at("open the root")?;
     parent::limit_processors(trace.bounds.vcpus)?;
     let (ours, theirs) = channel()?;
     match clone3(CloneFlags::NONE, libc::SIGCHLD, None).at("fork")? {
@@ -135,10 +132,17 @@ fn start(trace: &Trace, control: &OwnedFd, listener: &OwnedFd) -> Result<Watched
     }
 }
 
+/// Opens a file of the directory of the box.
+fn open(dir: &str, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(format!("{dir}/{name}"), flags, Mode::from_raw_mode(0o600)).and_then(own)
+}
+
 /// Records the pids, drops all capabilities, and lets the child continue.
 fn settle(trace: &Trace, control: BorrowedFd<'_>, child: BorrowedFd<'_>, proot: Pid) -> Result<OwnedFd, Refused> {
-    let line = |pid: Pid| Ok(format!("{pid} {}\n", start_time(pid)?));
-    fs::write(format!("{}/pid", trace.dir), line(getpid())? + &line(proot)?).at("record the pids")?;
+    let own = getpid();
+    let pids = format!("{own} {}\n{proot} {}\n", start_time(own)?, start_time(proot)?);
+    fs::write(format!("{}/pid", trace.dir), pids).at("record the pids")?;
     let proot_fd = pidfd_open(proot, PidfdFlags::empty()).at("hold PRoot")?;
     set_child_subreaper(Some(getpid())).at("adopt orphaned processes")?;
     set_no_new_privs(true).at("give up new privileges")?;

@@ -54,7 +54,7 @@ pub(crate) async fn ports(agent: &Agent, mut share: Share) -> Result<Ports> {
 /// Returns the port of each socket, with its process; `None` for a socket that is not the box's.
 pub(super) fn of_box(agent: &Agent, sockets: &[Socket]) -> Vec<Option<ListeningPort>> {
     let owners = owners(agent, sockets);
-    let port = |socket: &Socket| {
+    let ports = sockets.iter().map(|socket| {
         let Socket { port, address, inode } = *socket;
         let pid = owners.get(&inode).copied();
         if pid.is_none() && agent.boot.network == Network::Shared {
@@ -62,8 +62,8 @@ pub(super) fn of_box(agent: &Agent, sockets: &[Socket]) -> Vec<Option<ListeningP
         }
         let process = pid.and_then(name);
         Some(ListeningPort { port, address, pid: pid.and_then(|pid| u32::try_from(pid).ok()), process })
-    };
-    sockets.iter().map(port).collect()
+    });
+    ports.collect()
 }
 
 /// Returns the addresses at which processes of the box accept connections to `port`.

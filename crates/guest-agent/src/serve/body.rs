@@ -100,17 +100,20 @@ impl Body for Answer {
 /// Returns the frame for what came of a connection. A failure is a frame, too: as an error of the body
 /// it would take away what is still to be sent.
 fn of_connection(piece: Option<std::io::Result<Bytes>>) -> Option<std::io::Result<Frame<Bytes>>> {
-    let reset = || HeaderMap::from_iter([(HeaderName::from_static(RESET_TRAILER), HeaderValue::from_static("1"))]);
-    piece.map(|piece| Ok(piece.map_or_else(|_| Frame::trailers(reset()), Frame::data)))
+    piece.map(|piece| Ok(piece.map_or_else(|_| reset_trailer(), Frame::data)))
+}
+
+fn reset_trailer() -> Frame<Bytes> {
+    let trailer = (HeaderName::from_static(RESET_TRAILER), HeaderValue::from_static("1"));
+    Frame::trailers(HeaderMap::from_iter([trailer]))
 }
 
 /// Returns the frame for what came of file work.
 fn of_work(piece: Option<Result<Bytes>>) -> Option<std::io::Result<Frame<Bytes>>> {
-    let trailer = |failure| to_header(&failure).map(|value| (HeaderName::from_static(FAILURE_TRAILER), value));
     piece.map(|piece| match piece {
         Ok(bytes) => Ok(Frame::data(bytes)),
-        Err(failure) => match trailer(failure) {
-            Ok(trailer) => Ok(Frame::trailers(HeaderMap::from_iter([trailer]))),
+        Err(failure) => match to_header(&failure) {
+            Ok(value) => Ok(Frame::trailers(HeaderMap::from_iter([(HeaderName::from_static(FAILURE_TRAILER), value)]))),
             Err(failure) => Err(std::io::Error::other(failure.message)),
         },
     })

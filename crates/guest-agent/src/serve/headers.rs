@@ -1,6 +1,6 @@
 //! JSON in headers and trailers.
 
-use guest_protocol::REQUEST_HEADER;
+use guest_protocol::{Failure, REQUEST_HEADER};
 use hyper::header::{HeaderMap, HeaderValue};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use serde::Serialize;
@@ -17,10 +17,13 @@ const HEADER_SET: &AsciiSet = &CONTROLS.add(b'%');
 /// # Errors
 /// Invalid if they are missing or make no sense.
 pub(super) fn from_header<T: DeserializeOwned>(headers: &HeaderMap) -> Result<T> {
-    let fault = || invalid(format!("the header {REQUEST_HEADER} is missing or malformed"));
-    let value = headers.get(REQUEST_HEADER).and_then(|value| value.to_str().ok()).ok_or_else(fault)?;
-    let text = percent_decode_str(value).decode_utf8().map_err(|_| fault())?;
+    let value = headers.get(REQUEST_HEADER).and_then(|value| value.to_str().ok()).ok_or_else(bad_header)?;
+    let text = percent_decode_str(value).decode_utf8().map_err(|_| bad_header())?;
     serde_json::from_str(&text).map_err(|error| invalid(format!("the header {REQUEST_HEADER} is malformed: {error}")))
+}
+
+fn bad_header() -> Failure {
+    invalid(format!("the header {REQUEST_HEADER} is missing or malformed"))
 }
 
 /// Encodes a value for a header or a trailer.

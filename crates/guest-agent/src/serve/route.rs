@@ -100,8 +100,8 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             return Ok(Response::new(Answer::Port(output, agent.activity.begin())));
         }
         (&Method::POST, "/listen") => {
-            let is_agents = |address, port| agent.egress.is_own(address, port);
-            let rows = agent.listeners.listen(body(request).await?, agent.boot.network, is_agents)?;
+            let wanted = body(request).await?;
+            let rows = agent.listeners.listen(wanted, agent.boot.network, |ip, port| agent.egress.is_own(ip, port))?;
             return Ok(Response::new(Answer::Incoming(rows)));
         }
         (&Method::POST, "/listen/accept") => {
@@ -143,8 +143,8 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
         (&Method::POST, "/files/search") => {
             let wanted: Search = body(request).await?;
             let bytes_max = agent.budget.whole_bytes();
-            let act = move |output: &mut Output| files::search::search(&wanted, bytes_max, output);
-            return long_work(agent, &agent.long_work, act).await;
+            return long_work(agent, &agent.long_work, move |output| files::search::search(&wanted, bytes_max, output))
+                .await;
         }
         (&Method::GET, "/archive") => {
             let wanted: Archive = from_header(request.headers())?;
@@ -164,26 +164,22 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             let wanted: Amend = body(request).await?;
             return long_work(agent, &agent.long_work, move |output| files::amend::amend(&wanted, output)).await;
         }
-        (&Method::PUT, "/archive") => {
-            let wanted: PathOnly = from_header(request.headers())?;
-            let permit = turn(&agent.long_work).await?;
-            let (actor, _active) = (Actor::of(&agent.boot)?, agent.activity.begin());
-            let work = move |input| files::unpack::unpack(&wanted, input);
-            return json(&long_work::feed(actor, permit, request.into_body(), work).await?);
-        }
+        (&Method::PUT, "/archive") => return unpack(agent, request).await,
         (&Method::POST, "/files/watch") => {
             let wanted: WatchFiles = body(request).await?;
             let permit = Arc::clone(&agent.watches).try_acquire_owned();
             let permit = permit.map_err(|_| exhausted("the sandbox has the maximum number of file watches"))?;
-            let act = move |output: &mut Output| files::watch::watch(&wanted, output);
-            let pieces = long_work::begin(Actor::of(&agent.boot)?, permit, act).await?;
+            let actor = Actor::of(&agent.boot)?;
+            let pieces = long_work::begin(actor, permit, move |output| files::watch::watch(&wanted, output)).await?;
             return Ok(Response::new(Answer::Watch(pieces)));
         }
         (&Method::POST, "/files/replace") => {
             let wanted: Replace = body(request).await?;
             let bytes_max = agent.budget.whole_bytes();
-            let act = move |output: &mut Output| files::replace::replace(&wanted, bytes_max, output);
-            return long_work(agent, &agent.whole_files, act).await;
+            return long_work(agent, &agent.whole_files, move |output| {
+                files::replace::replace(&wanted, bytes_max, output)
+            })
+            .await;
         }
         _ => {}
     }
@@ -260,6 +256,17 @@ async fn long_work_as(
     let active = agent.activity.begin();
     let pieces = long_work::begin(actor, permit, work).await?;
     Ok(Response::new(Answer::Work(pieces, active)))
+}
+
+/// Unpacks the archive in the request's body.
+async fn unpack(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response<Answer>> {
+    let wanted: PathOnly = from_header(request.headers())?;
+    let permit = turn(&agent.long_work).await?;
+    let actor = Actor::of(&agent.boot)?;
+    let _active = agent.activity.begin();
+    let content = request.into_body();
+    let unpacked = long_work::feed(actor, permit, content, move |input| files::unpack::unpack(&wanted, input));
+    json(&unpacked.await?)
 }
 
 /// Starts a command. The head of the answer is sent once the program is executed, or reports why it

@@ -44,18 +44,21 @@ fn parse(line: &str) -> Option<Socket> {
 
 /// Parses an address: words of 32 bits in hexadecimal, each in the order of this machine.
 fn parse_address(text: &str) -> Option<IpAddr> {
-    let word = |at: usize| u32::from_str_radix(text.get(at * 8..at * 8 + 8)?, 16).ok().map(u32::to_ne_bytes);
     match text.len() {
-        8 => Some(IpAddr::from(word(0)?)),
+        8 => Some(IpAddr::from(word(text, 0)?)),
         32 => {
             let mut bytes = [0; 16];
             for (at, part) in bytes.chunks_exact_mut(4).enumerate() {
-                part.copy_from_slice(&word(at)?);
+                part.copy_from_slice(&word(text, at)?);
             }
             Some(Ipv6Addr::from(bytes).to_canonical())
         }
         _ => None,
     }
+}
+
+fn word(text: &str, at: usize) -> Option<[u8; 4]> {
+    u32::from_str_radix(text.get(at * 8..at * 8 + 8)?, 16).ok().map(u32::to_ne_bytes)
 }
 
 #[cfg(test)]

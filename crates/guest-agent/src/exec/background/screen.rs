@@ -32,8 +32,11 @@ impl std::fmt::Debug for Screen {
 }
 
 fn clamped(size: TerminalSize) -> (NonZeroU16, NonZeroU16) {
-    let within = |value: u16, max: u16| NonZeroU16::new(value.min(max)).unwrap_or(NonZeroU16::MIN);
     (within(size.rows, ROWS_MAX), within(size.cols, COLS_MAX))
+}
+
+fn within(value: u16, max: u16) -> NonZeroU16 {
+    NonZeroU16::new(value.min(max)).unwrap_or(NonZeroU16::MIN)
 }
 
 impl Screen {

@@ -140,9 +140,8 @@ impl Background {
     /// # Errors
     /// Not found if there is none of this number.
     pub(super) fn get(&self, number: u64) -> Result<Rc<Process>> {
-        let processes = self.by_number.borrow();
-        let none = || not_found(format!("there is no process {number}; ended processes are not kept forever"));
-        processes.get(&number).cloned().ok_or_else(none)
+        let process = self.by_number.borrow().get(&number).cloned();
+        process.ok_or_else(|| not_found(format!("there is no process {number}; ended processes are not kept forever")))
     }
 
     /// Forgets a process.
@@ -267,10 +266,9 @@ impl Process {
     /// # Errors
     /// Conflict if it was started without one, or has ended.
     pub(super) fn stdin(&self) -> Result<mpsc::Sender<Fed>> {
-        let closed = || {
+        self.stdin.borrow().clone().ok_or_else(|| {
             conflict(format!("process {} has no open stdin; start it with one, and write before it ends", self.number))
-        };
-        self.stdin.borrow().clone().ok_or_else(closed)
+        })
     }
 
     /// Refuses further input: its end was sent.

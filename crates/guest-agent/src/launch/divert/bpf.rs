@@ -41,7 +41,8 @@ pub(super) fn put(map: &OwnedFd, place: u32, socket: &OwnedFd) -> Result<(), Err
         flags: u64,
     }
     let socket = number(socket);
-    let (key, value) = (address(&raw const place), address(&raw const socket));
+    let key = address(&raw const place);
+    let value = address(&raw const socket);
     call(MAP_UPDATE, &Attributes { map_fd: number(map), padding: 0, key, value, flags: 0 }).map(drop)
 }
 

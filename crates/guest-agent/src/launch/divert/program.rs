@@ -145,19 +145,19 @@ pub(super) fn program(map: &OwnedFd) -> Vec<Instruction> {
 
 /// Replaces marks by the distances to them.
 fn assemble(lines: &[Line]) -> Vec<Instruction> {
-    let is_mark = |line: &Line| matches!(line, Line::Mark(_));
-    let length = |lines: &[Line]| lines.iter().filter(|line| !is_mark(line)).count();
-    let distance = |at: usize, mark: Mark| {
-        let to = lines.iter().position(|line| matches!(line, Line::Mark(it) if *it == mark)).unwrap_or(at);
-        // All jumps lead forward.
-        length(lines.get(at + 1..to).unwrap_or_default()) as i16
-    };
-    let lines = lines.iter().enumerate().filter_map(|(at, line)| match *line {
+    let instructions = lines.iter().enumerate().filter_map(|(at, line)| match *line {
         Line::Do(instruction) => Some(instruction),
-        Line::Jump(instruction, mark) => Some(Instruction { offset: distance(at, mark), ..instruction }),
+        Line::Jump(instruction, mark) => Some(Instruction { offset: distance(lines, at, mark), ..instruction }),
         Line::Mark(_) => None,
     });
-    lines.collect()
+    instructions.collect()
+}
+
+/// Returns the number of instructions between the jump at `at` and its mark. All jumps lead forward.
+fn distance(lines: &[Line], at: usize, mark: Mark) -> i16 {
+    let to = lines.iter().position(|line| matches!(line, Line::Mark(it) if *it == mark)).unwrap_or(at);
+    let between = lines.get(at + 1..to).unwrap_or_default();
+    between.iter().filter(|line| !matches!(line, Line::Mark(_))).count() as i16
 }
 
 fn instruction(code: u32, to: u8, from: u8, offset: i16, value: i32) -> Instruction {

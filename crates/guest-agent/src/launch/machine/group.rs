@@ -41,14 +41,11 @@ impl BoxGroup {
         fs::write(format!("{GROUPS}/cgroup.subtree_control"), "+pids").at(STEP)?;
         make_dir(BOX)?;
         fs::write(format!("{BOX}/pids.max"), most.to_string()).at(STEP)?;
-        let open = |name: &str, flags| {
-            rustix::fs::open(format!("{BOX}/{name}"), flags | OFlags::CLOEXEC, Mode::empty()).at(STEP)
-        };
         Ok(BoxGroup {
-            dir: open("", OFlags::PATH | OFlags::DIRECTORY)?,
-            freeze: open("cgroup.freeze", OFlags::WRONLY)?,
-            events: open("cgroup.events", OFlags::RDONLY)?,
-            pids_events: open("pids.events", OFlags::RDONLY)?,
+            dir: open("", OFlags::PATH | OFlags::DIRECTORY).at(STEP)?,
+            freeze: open("cgroup.freeze", OFlags::WRONLY).at(STEP)?,
+            events: open("cgroup.events", OFlags::RDONLY).at(STEP)?,
+            pids_events: open("pids.events", OFlags::RDONLY).at(STEP)?,
         })
     }
 
@@ -74,4 +71,9 @@ impl BoxGroup {
         let events = events.get(..count).unwrap_or_default();
         Ok(events.split(|byte| *byte == b'\n').any(|line| line == b"frozen 1"))
     }
+}
+
+/// Opens a file of the group, or with an empty name its directory.
+fn open(name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(format!("{BOX}/{name}"), flags | OFlags::CLOEXEC, Mode::empty())
 }

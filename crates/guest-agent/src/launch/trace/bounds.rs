@@ -44,7 +44,9 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn new(bounds: Bounds, has_own_id: bool, count: OwnedFd, notes: OwnedFd, root: OwnedFd) -> Watch {
         let base = (bounds.disk_mb > 0).then(|| bounds.base_bytes.unwrap_or_else(|| usage(&root)));
-        let (count, notes, next_disk) = (File::from(count), File::from(notes), Instant::now());
+        let count = File::from(count);
+        let notes = File::from(notes);
+        let next_disk = Instant::now();
         Watch { bounds, has_own_id, count, kills: 0, notes, root, base, next_disk }
     }
 
