@@ -103,7 +103,8 @@ impl<B: Backend> Local<B> {
     /// # Errors
     /// [`Error::Failed`] if the data folder cannot be read and written.
     pub(crate) async fn resume(backend: B) -> Result<Local<B>> {
-        let (boxes, slots) = (Boxes::default(), Boxes::default());
+        let boxes = Boxes::default();
+        let slots = Boxes::default();
         let probed = RwLock::new((Probe::default(), Instant::now()));
         let inner = Inner { backend, boxes, slots, snapshots: Mutex::default(), probed };
         inner.find_boxes().and_then(|()| inner.find_snapshots()).map_err(not_opened)?;
@@ -113,7 +114,9 @@ impl<B: Backend> Local<B> {
 
     async fn make(&self, id: &SandboxId, spec: &Spec, kind: Kind) -> Result<Started> {
         self.check(spec)?;
-        let (inner, id, spec) = (Arc::clone(&self.inner), id.clone(), spec.clone());
+        let inner = Arc::clone(&self.inner);
+        let id = id.clone();
+        let spec = spec.clone();
         // Before the lock on the box: a pull may take minutes, and a stop must not wait for it.
         let image = if inner.folder(&id).exists() { None } else { inner.take_image(&spec).await? };
         // Taken here and not in the task: if the caller goes away before it has the lock, the
@@ -254,7 +257,8 @@ impl<B: Backend> Inner<B> {
             self.clear(entry, &folder).await?;
         }
         let image = if image.is_some() { image } else { self.take_image(spec).await? };
-        let (resources, lifetime) = (&spec.resources, spec.lifetime);
+        let resources = &spec.resources;
+        let lifetime = spec.lifetime;
         let snapshot = spec.snapshot.as_ref().map(|id| self.backend.parts().folders.snapshot(id));
         let plan = BoxPlan {
             id,
@@ -294,6 +298,17 @@ impl<B: Backend> Inner<B> {
         Ok(())
     }
 
+    /// Lists the boxes on disk except the probe. Blocks.
+    fn list_boxes(&self) -> std::io::Result<Vec<Found>> {
+        let folders = self.backend.parts().folders.all()?.into_iter().filter(|(id, _)| *id != probe_id());
+        Ok(folders.map(|(id, folder)| Found { alive: self.is_alive(&id, &folder), id }).collect())
+    }
+
+    /// Returns whether a box is suspended to disk or its first process runs.
+    fn is_alive(&self, id: &SandboxId, folder: &BoxFolder) -> bool {
+        self.is_suspended(folder) || self.boxes.entry(id).is_alive(folder.pid())
+    }
+
     /// Returns the kept connection to the agent, or opens a new one.
     async fn guest(&self, entry: &Entry, folder: &BoxFolder) -> Result<Arc<dyn Guest>> {
         entry.guest(folder.pid(), self.backend.dial(folder)).await
@@ -303,12 +318,12 @@ impl<B: Backend> Inner<B> {
     async fn disk_usage(self: &Arc<Self>, folder: BoxFolder) -> Option<DiskUsage> {
         let OwnFiles { path, holds_deleted } = self.backend.own_files(&folder, self.can())?;
         let inner = Arc::clone(self);
-        let measure = move || {
+        let measured = tokio::task::spawn_blocking(move || {
             let first = folder.pid().filter(|_| holds_deleted);
             let found = usage(&path, first.map(|(pid, _)| pid)).ok()?;
             inner.charge_shared(&folder, &path, found).ok()
-        };
-        tokio::task::spawn_blocking(measure).await.ok()?
+        });
+        measured.await.ok()?
     }
 }
 
@@ -367,19 +382,13 @@ impl<B: Backend> Provider for Local<B> {
     }
 
     async fn stop(&self, id: &SandboxId) -> Result<()> {
-        let (inner, id) = (Arc::clone(&self.inner), id.clone());
+        let inner = Arc::clone(&self.inner);
+        let id = id.clone();
         self.tracked(async move { inner.stop(&id).await }, "remove a box").await
     }
 
     async fn inventory(&self) -> Result<Vec<Found>> {
-        let list = |inner: &Inner<B>| {
-            let found = inner.backend.parts().folders.all()?.into_iter().filter(|(id, _)| *id != probe_id());
-            let alive = |id: &SandboxId, folder: &BoxFolder| {
-                inner.is_suspended(folder) || inner.boxes.entry(id).is_alive(folder.pid())
-            };
-            Ok(found.map(|(id, folder)| Found { alive: alive(&id, &folder), id }).collect())
-        };
-        self.listed(list, "list the boxes").await
+        self.listed(Inner::list_boxes, "list the boxes").await
     }
 
     async fn guest(&self, id: &SandboxId) -> Result<Arc<dyn Guest>> {

@@ -90,10 +90,14 @@ impl Entry {
         recorded: Option<(u32, u64)>,
         dial: impl Future<Output = Result<AgentGuest>> + Send,
     ) -> Result<Arc<dyn Guest>> {
-        let check = || match self.process(recorded)? {
+        Ok(self.kept.get(|| self.check_runs(recorded), dial).await? as Arc<dyn Guest>)
+    }
+
+    /// Fails with [`Error::Gone`] unless the first process runs.
+    fn check_runs(&self, recorded: Option<(u32, u64)>) -> Result<()> {
+        match self.process(recorded)? {
             Some(process) if !process.has_ended() => Ok(()),
             Some(_) | None => Err(Error::Gone),
-        };
-        Ok(self.kept.get(check, dial).await? as Arc<dyn Guest>)
+        }
     }
 }

@@ -52,10 +52,7 @@ impl Cgroups {
         let place::Found { parents, refused } = place::find(parent, store);
         let is_refused = !refused.is_empty();
         let mut cgroups = Cgroups { parents, missing: refused };
-        let uncounted = |parent: &&Parent| {
-            !parent.hierarchy.v2 && parent.has(Controller::Memory) && !parent.dir.join(SOCKET_LIMIT).exists()
-        };
-        if let Some(Parent { dir, .. }) = cgroups.parents.iter().find(uncounted) {
+        if let Some(Parent { dir, .. }) = cgroups.parents.iter().find(|parent| parent.lacks_socket_limit()) {
             cgroups.missing.push(format!(
                 "The control group {} has no {SOCKET_LIMIT}, so buffers of sockets count to no limit of a box: use \
                  control groups of version 2, where they count as its memory.",
@@ -88,11 +85,7 @@ impl Cgroups {
 
     /// Returns the control groups that a box would have.
     pub(crate) fn of(&self, id: &SandboxId) -> Vec<CgroupDir> {
-        let of = |parent: &Parent| CgroupDir {
-            path: parent.dir.join(id.as_str()).display().to_string(),
-            v2: parent.hierarchy.v2,
-        };
-        self.parents.iter().map(of).collect()
+        self.parents.iter().map(|parent| parent.group_of(id)).collect()
     }
 
     /// Returns the groups that a slot of a box would have, below those of the box.
@@ -139,25 +132,29 @@ impl Cgroups {
 
     /// Returns the limits that no control group holds, zero for the others.
     pub(crate) fn soft(&self, resources: &Resources) -> SoftLimits {
-        let unless = |controller, value| if self.has(controller) { 0 } else { value };
         SoftLimits {
-            memory_mb: unless(Controller::Memory, resources.memory_mb),
-            vcpus: unless(Controller::Cpu, resources.vcpus),
-            pids: unless(Controller::Pids, resources.pids),
+            memory_mb: self.soft_limit(Controller::Memory, resources.memory_mb),
+            vcpus: self.soft_limit(Controller::Cpu, resources.vcpus),
+            pids: self.soft_limit(Controller::Pids, resources.pids),
         }
+    }
+
+    /// Returns `value` if no group holds the limit of `controller`, and zero otherwise.
+    fn soft_limit(&self, controller: Controller, value: u32) -> u32 {
+        if self.has(controller) { 0 } else { value }
     }
 
     /// Returns the processor time that each box has used so far, in microseconds, by the name of
     /// its group; empty where it is not counted.
     pub(crate) fn cpu_usages(&self) -> Vec<(String, u64)> {
-        let counts =
-            |parent: &&Parent| parent.has(if parent.hierarchy.v2 { Controller::Cpu } else { Controller::CpuUsage });
-        let Some(Parent { dir, hierarchy }) = self.parents.iter().find(counts) else { return Vec::new() };
+        let counting = self.parents.iter().find(|parent| parent.counts_cpu());
+        let Some(Parent { dir, hierarchy }) = counting else { return Vec::new() };
         let groups = fs::read_dir(dir).into_iter().flatten().flatten();
-        let usage = |group: fs::DirEntry| {
-            Some((group.file_name().into_string().ok()?, cpu_usage(&group.path(), hierarchy.v2)?))
-        };
-        groups.filter_map(usage).collect()
+        let usages = groups.filter_map(|group| {
+            let name = group.file_name().into_string().ok()?;
+            Some((name, cpu_usage(&group.path(), hierarchy.v2)?))
+        });
+        usages.collect()
     }
 
     /// Sets the share of processors that a box gets where boxes compete for them.
@@ -239,7 +236,7 @@ impl WeightScale {
     }
 
     fn get(self, group: &Path) -> Option<u64> {
-        fs::read_to_string(group.join(self.file)).ok()?.trim().parse().ok()
+        read_number(&group.join(self.file))
     }
 
     fn set(self, group: &Path, weight: u64) -> io::Result<()> {
@@ -253,8 +250,12 @@ fn cpu_usage(group: &Path, v2: bool) -> Option<u64> {
         let stat = fs::read_to_string(group.join("cpu.stat")).ok()?;
         return stat.lines().find_map(|line| line.strip_prefix("usage_usec ")?.trim().parse().ok());
     }
-    let nanoseconds: u64 = fs::read_to_string(group.join("cpuacct.usage")).ok()?.trim().parse().ok()?;
-    Some(nanoseconds / 1000)
+    Some(read_number(&group.join("cpuacct.usage"))? / 1000)
+}
+
+/// Reads a file of a group that holds one number; `None` if there is none.
+fn read_number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 /// Reads the counters of the groups of a box. A counter is absent where no group has it.
@@ -262,21 +263,19 @@ pub(crate) fn stats(groups: &[CgroupDir]) -> BoxStats {
     let mut stats = BoxStats::default();
     for CgroupDir { path, v2 } in groups {
         let dir = Path::new(path);
-        let read = |file: &str| fs::read_to_string(dir.join(file)).ok();
-        let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
         let [now, peak, unused] = if *v2 {
             ["memory.current", "memory.peak", "inactive_file "]
         } else {
             ["memory.usage_in_bytes", "memory.max_usage_in_bytes", "total_inactive_file "]
         };
-        if let Some(bytes) = number(now) {
-            let detail = read("memory.stat").unwrap_or_default();
+        if let Some(bytes) = read_number(&dir.join(now)) {
+            let detail = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
             let unused = detail.lines().find_map(|line| line.strip_prefix(unused)?.trim().parse().ok()).unwrap_or(0);
             stats.memory_bytes = Some(bytes.saturating_sub(unused));
-            stats.memory_peak_bytes = number(peak);
+            stats.memory_peak_bytes = read_number(&dir.join(peak));
         }
         stats.cpu = stats.cpu.or_else(|| cpu_usage(dir, *v2).map(Duration::from_micros));
-        stats.processes = stats.processes.or_else(|| number("pids.current"));
+        stats.processes = stats.processes.or_else(|| read_number(&dir.join("pids.current")));
     }
     stats
 }
@@ -309,13 +308,12 @@ pub(crate) fn bound_sockets(pid: i32, memory_mb: u32) -> io::Result<()> {
 pub(crate) fn kill_members(cgroups: &[CgroupDir]) {
     use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
     for dir in cgroups.iter().flat_map(with_inner) {
-        let members = || fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-        for line in members().lines() {
+        for line in tree::members(&dir).unwrap_or_default().lines() {
             let Some(pid) = line.parse().ok().and_then(Pid::from_raw) else { continue };
             let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
             // The descriptor holds the process now; if its number is still listed, it is a
             // member.
-            if members().lines().any(|again| again == line) {
+            if tree::members(&dir).unwrap_or_default().lines().any(|again| again == line) {
                 let _ = pidfd_send_signal(process, Signal::KILL);
             }
         }
@@ -375,7 +373,9 @@ mod test {
             write("pids", &[("pids.current", "4\n"), ("pids.max", "9\n")]),
         ];
         let of = |v2| move |path: String| CgroupDir { path, v2 };
-        let (cpu, disk_bytes, egress) = (Some(Duration::from_secs(3)), None, None);
+        let cpu = Some(Duration::from_secs(3));
+        let disk_bytes = None;
+        let egress = None;
         let first = stats(&first.map(of(false)));
         let memory = (Some(900), Some(5000));
         let (memory_bytes, memory_peak_bytes) = memory;

@@ -55,7 +55,8 @@ pub(crate) fn copy_content(from: OwnedFd, to: &OwnedFd, size: u64) -> io::Result
 
 /// Copies a range in the kernel. Returns false if the kernel cannot.
 fn copy_range(from: &OwnedFd, to: &OwnedFd, start: u64, end: u64) -> io::Result<bool> {
-    let (mut in_at, mut out_at) = (start, start);
+    let mut in_at = start;
+    let mut out_at = start;
     while in_at < end {
         let length = usize::try_from(end - in_at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
         match copy_file_range(from.as_fd(), Some(&mut in_at), to.as_fd(), Some(&mut out_at), length) {
@@ -71,7 +72,8 @@ fn copy_range(from: &OwnedFd, to: &OwnedFd, start: u64, end: u64) -> io::Result<
 fn copy_by_hand(from: OwnedFd, to: &OwnedFd, start: u64) -> io::Result<()> {
     seek(&from, SeekFrom::Start(start))?;
     seek(to, SeekFrom::Start(start))?;
-    let (mut from, mut to) = (File::from(from), File::from(to.try_clone()?));
+    let mut from = File::from(from);
+    let mut to = File::from(to.try_clone()?);
     let mut piece = vec![0; PIECE_BY_HAND_BYTES];
     loop {
         let mut filled = 0;

@@ -252,7 +252,8 @@ mod test {
         assert!(folder.connect().await.is_err());
         assert!(listener.accept().is_err(), "no connection was made");
         // The folder itself may be a link too.
-        let (real, link) = (temp.path().join("real"), BoxFolder(temp.path().join("link")));
+        let real = temp.path().join("real");
+        let link = BoxFolder(temp.path().join("link"));
         fs::rename(folder.path(), &real).unwrap();
         symlink(&real, link.path()).unwrap();
         assert!(link.open().is_err() && link.read().is_none() && link.connect().await.is_err());

@@ -341,21 +341,25 @@ fn apt(host: &Path) -> Vec<Item> {
     // A box has no user for downloads.
     items.push(file("etc/apt/apt.conf.d/90tidebox", "APT::Sandbox::User \"root\";\n".to_owned()));
     let release = fs::read_to_string(host.join("usr/lib/os-release")).unwrap_or_default();
-    let named = |key: &str| {
-        let value = release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-        value.unwrap_or_default().trim_matches('"')
-    };
-    let (id, codename) = (named("ID"), named("VERSION_CODENAME"));
+    let id = release_value(&release, "ID");
+    let codename = release_value(&release, "VERSION_CODENAME");
     let archive = ARCHIVES.iter().find(|(of, ..)| *of == id && !codename.is_empty());
     if let Some((_, archive, security, key)) = archive {
-        let section = |url: &str, suites: &str| {
-            format!("Types: deb\nURIs: {url}\nSuites: {suites}\nComponents: main\nSigned-By: {key}\n\n")
-        };
-        let sources = section(archive, &format!("{codename} {codename}-updates"))
-            + &section(security, &format!("{codename}-security"));
+        let sources = apt_source(archive, &format!("{codename} {codename}-updates"), key)
+            + &apt_source(security, &format!("{codename}-security"), key);
         items.push(file("etc/apt/sources.list.d/distribution.sources", sources));
     }
     items
+}
+
+/// Returns the value of `key` in an `os-release` file; empty if it has none.
+fn release_value<'a>(release: &'a str, key: &str) -> &'a str {
+    let value = release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    value.unwrap_or_default().trim_matches('"')
+}
+
+fn apt_source(url: &str, suites: &str, key: &str) -> String {
+    format!("Types: deb\nURIs: {url}\nSuites: {suites}\nComponents: main\nSigned-By: {key}\n\n")
 }
 
 fn file(path: &str, content: String) -> Item {

@@ -50,9 +50,10 @@ impl Connection {
         let mut fields = row.split_whitespace().skip(3);
         let state = u8::from_str_radix(fields.next()?, 16).ok()?;
         let (to_send, received) = fields.next()?.split_once(':')?;
-        let queue = |text| u64::from_str_radix(text, 16).ok();
         let is_held = fields.nth(4)? != "0";
-        Some(Connection { state, to_send: queue(to_send)?, received: queue(received)?, is_held })
+        let to_send = u64::from_str_radix(to_send, 16).ok()?;
+        let received = u64::from_str_radix(received, 16).ok()?;
+        Some(Connection { state, to_send, received, is_held })
     }
 
     /// Returns the bytes that the connection holds if it was never accepted: no program has it,
@@ -76,14 +77,18 @@ impl Connection {
 /// Returns the connections in every network namespace of these processes but the server's own,
 /// whose connections are those of the whole host.
 fn connections(processes: impl Iterator<Item = PathBuf>) -> impl Iterator<Item = Connection> {
-    let namespace = |process: &Path| fs::read_link(process.join("ns/net")).ok();
-    let own = namespace(Path::new("/proc/self"));
+    let own = network_namespace(Path::new("/proc/self"));
     let mut seen: HashSet<Option<PathBuf>> = HashSet::from([None, own]);
-    let first_in_each = processes.filter(move |process| seen.insert(namespace(process)));
+    let first_in_each = processes.filter(move |process| seen.insert(network_namespace(process)));
     first_in_each.flat_map(|process| ["tcp", "tcp6"].map(|name| process.join("net").join(name))).flat_map(|file| {
         let rows = File::open(file).into_iter().flat_map(|file| BufReader::new(file).lines().skip(1).take(ROWS_MAX));
         rows.map_while(Result::ok).filter_map(|row| Connection::parse(&row))
     })
+}
+
+/// Returns the identity of a process's network namespace; `None` if it cannot be seen.
+fn network_namespace(process: &Path) -> Option<PathBuf> {
+    fs::read_link(process.join("ns/net")).ok()
 }
 
 /// Returns the number of descriptors of a process.
@@ -104,12 +109,14 @@ fn watches(process: &Path) -> u64 {
     let polls = entries.filter(|entry| {
         fs::read_link(entry.path()).is_ok_and(|to| to.as_os_str().as_encoded_bytes() == b"anon_inode:[eventpoll]")
     });
-    let watched = |poll: fs::DirEntry| {
-        let info = File::open(process.join("fdinfo").join(poll.file_name())).ok()?;
-        let lines = BufReader::new(info.take(WATCHES_BYTES_MAX)).lines().map_while(Result::ok);
-        Some(lines.filter(|line| line.starts_with("tfd:")).count() as u64)
-    };
-    polls.filter_map(watched).sum()
+    polls.filter_map(|poll| watches_in(&process.join("fdinfo").join(poll.file_name()))).sum()
+}
+
+/// Counts the files that the `fdinfo` of an `epoll` descriptor lists; `None` if it is gone.
+fn watches_in(fdinfo: &Path) -> Option<u64> {
+    let info = File::open(fdinfo).ok()?;
+    let lines = BufReader::new(info.take(WATCHES_BYTES_MAX)).lines().map_while(Result::ok);
+    Some(lines.filter(|line| line.starts_with("tfd:")).count() as u64)
 }
 
 #[cfg(test)]
@@ -138,12 +145,14 @@ mod test {
     #[test]
     fn open_files_and_watches_of_a_process_are_counted() {
         let own = Path::new("/proc/self");
-        let (files, watched) = (open_files(own), watches(own));
+        let files = open_files(own);
+        let watched = watches(own);
         let held: Vec<File> = (0..100).map(|_| File::open("/dev/null").unwrap()).collect();
         assert!(open_files(own) >= files + 50, "other tests may close some meanwhile");
         drop(held);
         let poll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
-        let (event, flags) = (rustix::event::epoll::EventData::new_u64(0), rustix::event::epoll::EventFlags::IN);
+        let event = rustix::event::epoll::EventData::new_u64(0);
+        let flags = rustix::event::epoll::EventFlags::IN;
         let pipes: Vec<_> = (0..100).map(|_| std::io::pipe().unwrap()).collect();
         pipes.iter().for_each(|(end, _)| rustix::event::epoll::add(&poll, end, event, flags).unwrap());
         assert!(watches(own) >= watched + 50, "other tests may close some meanwhile");

@@ -136,7 +136,8 @@ impl Launchers {
             }
             state.is_refilling = true;
         }
-        let (agent, state) = (self.agent.clone(), Arc::clone(&self.state));
+        let agent = self.agent.clone();
+        let state = Arc::clone(&self.state);
         refill_soon(&self.tasks, move || {
             loop {
                 let started = Launcher::start(&agent);
@@ -221,8 +222,10 @@ impl Launcher {
 
 /// Runs one step of a launch within its limit.
 async fn within<T, E: From<io::Error>>(step: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-    let late = |_| E::from(io::ErrorKind::TimedOut.into());
-    tokio::time::timeout(LAUNCH_WAIT, step).await.map_err(late)?
+    match tokio::time::timeout(LAUNCH_WAIT, step).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(E::from(io::ErrorKind::TimedOut.into())),
+    }
 }
 
 fn ended() -> io::Error {
@@ -251,7 +254,8 @@ pub(crate) async fn talk(control: &mut UnixStream, order: &impl Serialize) -> io
 
 /// Returns whether the box shares its devices; `None` if its first process is not recorded yet.
 fn recorded(reports: &[u8]) -> Result<Option<bool>, LaunchError> {
-    let (mut is_recorded, mut shares_devices) = (false, false);
+    let mut is_recorded = false;
+    let mut shares_devices = false;
     for line in reports.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
         match serde_json::from_slice(line).map_err(io::Error::from)? {
             LaunchReport::Pid(_) => is_recorded = true,

@@ -29,7 +29,9 @@ pub struct Parts {
 impl Parts {
     pub(crate) fn new(folders: Folders, ids: Option<IdPool>, images: Option<Images>) -> Result<Parts> {
         let host_rootfs = HostRootfs::make(&folders.base).map_err(not_opened)?;
-        let (agent, removals, tasks) = (AgentFile::sealed()?, Removals::default(), TaskTracker::new());
+        let agent = AgentFile::sealed()?;
+        let removals = Removals::default();
+        let tasks = TaskTracker::new();
         Ok(Parts { folders, agent, host_rootfs, ids, images, removals, tasks })
     }
 }

@@ -48,6 +48,16 @@ impl<B: Backend> Inner<B> {
         pauser.ok_or_else(|| Error::NotSupported(format!("the provider {} cannot pause boxes here", B::NAME)))
     }
 
+    /// Lists the paused boxes except the probe. Blocks.
+    fn list_paused(&self) -> io::Result<Vec<SandboxId>> {
+        let Some(pauser) = self.backend.pauser() else { return Ok(Vec::new()) };
+        let boxes = self.backend.parts().folders.all()?.into_iter();
+        let paused = boxes.filter(|(id, folder)| {
+            *id != probe_id() && folder.read().is_some_and(|record| pauser.is_paused(folder, &record))
+        });
+        Ok(paused.map(|(id, _)| id).collect())
+    }
+
     /// Returns the group that counts the memory of a box. Takes no lock: neither the resume of a box
     /// nor its end waits for a reclaim.
     fn memory(&self, id: &SandboxId) -> Result<MemoryGroup> {
@@ -73,7 +83,8 @@ fn record(folder: &BoxFolder, entry: &Entry) -> Result<Record> {
 #[async_trait]
 impl<B: Backend> Pauses for Local<B> {
     async fn pause(&self, id: &SandboxId) -> Result<()> {
-        let (inner, id) = (Arc::clone(&self.inner), id.clone());
+        let inner = Arc::clone(&self.inner);
+        let id = id.clone();
         let work = async move {
             let (entry, _change) = inner.boxes.change(&id).await;
             if inner.is_suspended(&inner.folder(&id)) {
@@ -89,7 +100,8 @@ impl<B: Backend> Pauses for Local<B> {
     }
 
     async fn resume(&self, id: &SandboxId) -> Result<()> {
-        let (inner, id) = (Arc::clone(&self.inner), id.clone());
+        let inner = Arc::clone(&self.inner);
+        let id = id.clone();
         let work = async move {
             let (entry, _change) = inner.boxes.change(&id).await;
             if inner.is_suspended(&inner.folder(&id)) {
@@ -110,7 +122,8 @@ impl<B: Backend> Pauses for Local<B> {
     }
 
     async fn suspend(&self, id: &SandboxId) -> Result<()> {
-        let (inner, id) = (Arc::clone(&self.inner), id.clone());
+        let inner = Arc::clone(&self.inner);
+        let id = id.clone();
         let work = async move {
             let (entry, _change) = inner.boxes.change(&id).await;
             let folder = inner.folder(&id);
@@ -134,13 +147,8 @@ impl<B: Backend> Pauses for Local<B> {
 
     async fn paused(&self) -> Result<Vec<SandboxId>> {
         let inner = Arc::clone(&self.inner);
-        let list = move || -> io::Result<Vec<SandboxId>> {
-            let Some(pauser) = inner.backend.pauser() else { return Ok(Vec::new()) };
-            let is_paused = |folder: &BoxFolder| folder.read().is_some_and(|record| pauser.is_paused(folder, &record));
-            let boxes = inner.backend.parts().folders.all()?.into_iter();
-            Ok(boxes.filter(|(id, folder)| *id != probe_id() && is_paused(folder)).map(|(id, _)| id).collect())
-        };
-        let listed = tokio::task::spawn_blocking(list).await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let listed = tokio::task::spawn_blocking(move || inner.list_paused()).await;
+        let listed = listed.unwrap_or_else(|error| Err(io::Error::other(error)));
         listed.map_err(|error| Error::failed("list the paused boxes", error))
     }
 

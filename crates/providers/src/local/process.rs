@@ -161,13 +161,18 @@ fn parent(process: &Path) -> Option<u32> {
     let after = stat.iter().rposition(|byte| *byte == b')')?;
     std::str::from_utf8(&stat[after + 1..]).ok()?.split_whitespace().nth(1)?.parse().ok()
 }
+
 /// Returns whether `/proc/<pid>/stat` is that of a process that ends.
 fn stat_is_ending(stat: &str) -> bool {
     // The name in parentheses may contain anything.
     let Some((_, rest)) = stat.rsplit_once(')') else { return false };
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    let number = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
     fields.first().is_some_and(|state| matches!(*state, "Z" | "X"))
-        || number(6) & EXITING != 0
-        || number(28) & KILL_BIT != 0
+        || number(&fields, 6).is_some_and(|flags| flags & EXITING != 0)
+        || number(&fields, 28).is_some_and(|signals| signals & KILL_BIT != 0)
+}
+
+/// Returns a field of `/proc/<pid>/stat` as a number. The state has the index 0.
+pub(super) fn number(fields: &[&str], index: usize) -> Option<u64> {
+    fields.get(index)?.parse().ok()
 }

@@ -86,7 +86,8 @@ impl<B: Backend> Inner<B> {
     pub(super) fn left_bytes(&self) -> io::Result<u64> {
         let parts = self.backend.parts();
         let kept = self.backend.kept_files()?;
-        let (mut met, mut left) = (HashSet::new(), 0_u64);
+        let mut met = HashSet::new();
+        let mut left = 0_u64;
         for (_, folder) in parts.folders.all()? {
             for path in folder.layers()? {
                 // One of a box that is removed meanwhile goes with it.

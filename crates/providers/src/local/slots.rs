@@ -47,7 +47,6 @@ impl<B: Backend> Inner<B> {
         else {
             return Err(Error::Invalid("the box was not made to hold slots".to_owned()));
         };
-        let failed = |error: std::io::Error| Error::failed("make a slot", error);
         let folder = host_folder.slot(slot);
         let own = self.slots.entry(slot);
         if folder.exists() {
@@ -58,9 +57,10 @@ impl<B: Backend> Inner<B> {
         }
         host_folder.make_slots().map_err(|error| disk::refused("make a slot", error))?;
         let image = if image.is_some() { image } else { self.take_image(spec).await? };
-        let uid = free_uid(&host_folder).map_err(failed)?;
+        let uid = free_uid(&host_folder).map_err(|error| Error::failed("make a slot", error))?;
         let kind = Kind::Slot { host: host.clone(), id_base, slot: Slot { host_pid, host_started, uid } };
-        let (resources, lifetime) = (&spec.resources, spec.lifetime);
+        let resources = &spec.resources;
+        let lifetime = spec.lifetime;
         let plan = BoxPlan {
             id: slot,
             folder,
@@ -96,6 +96,18 @@ impl<B: Backend> Inner<B> {
         self.slots.forget(slot);
         Ok(())
     }
+
+    /// Lists the slots of a box. Blocks.
+    fn list_slots(&self, host: &BoxFolder) -> std::io::Result<Vec<Found>> {
+        let slots = host.slots()?.into_iter();
+        Ok(slots.map(|(id, folder)| Found { alive: self.slot_runs(&id, &folder), id }).collect())
+    }
+
+    /// Returns whether the first process of a slot runs.
+    fn slot_runs(&self, slot: &SandboxId, folder: &BoxFolder) -> bool {
+        let process = self.slots.entry(slot).process(folder.pid());
+        process.is_ok_and(|process| process.is_some_and(|process| !process.has_ended()))
+    }
 }
 
 /// Returns a uid that no other slot of the box has.
@@ -114,7 +126,10 @@ impl<B: Backend> Slots for Local<B> {
 
     async fn add(&self, host: &SandboxId, slot: &SandboxId, spec: &Spec) -> Result<Started> {
         self.check(spec)?;
-        let (inner, host, slot, spec) = (Arc::clone(&self.inner), host.clone(), slot.clone(), spec.clone());
+        let inner = Arc::clone(&self.inner);
+        let host = host.clone();
+        let slot = slot.clone();
+        let spec = spec.clone();
         let image = if inner.folder(&host).slot(&slot).exists() { None } else { inner.take_image(&spec).await? };
         // Taken here and not in the task, as at the start of a box.
         let (entry, change) = inner.boxes.change(&host).await;
@@ -130,7 +145,9 @@ impl<B: Backend> Slots for Local<B> {
     }
 
     async fn remove(&self, host: &SandboxId, slot: &SandboxId) -> Result<()> {
-        let (inner, host, slot) = (Arc::clone(&self.inner), host.clone(), slot.clone());
+        let inner = Arc::clone(&self.inner);
+        let host = host.clone();
+        let slot = slot.clone();
         let work = async move {
             let folder = inner.folder(&host);
             let (_entry, _change) = inner.boxes.change(&host).await;
@@ -145,14 +162,7 @@ impl<B: Backend> Slots for Local<B> {
 
     async fn list(&self, host: &SandboxId) -> Result<Vec<Found>> {
         let folder = self.inner.folder(host);
-        let list = move |inner: &Inner<B>| {
-            let alive = |id: &SandboxId, folder: &BoxFolder| {
-                let process = inner.slots.entry(id).process(folder.pid());
-                process.is_ok_and(|process| process.is_some_and(|process| !process.has_ended()))
-            };
-            Ok(folder.slots()?.into_iter().map(|(id, folder)| Found { alive: alive(&id, &folder), id }).collect())
-        };
-        self.listed(list, "list the slots").await
+        self.listed(move |inner| inner.list_slots(&folder), "list the slots").await
     }
 
     async fn slot_guest(&self, host: &SandboxId, slot: &SandboxId) -> Result<Arc<dyn Guest>> {

@@ -13,7 +13,7 @@
 //! After a crash of the host the record may be there and a layer not, if the snapshot was not finished: then
 //! the service has not recorded it as ready, and removes it.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -145,7 +145,8 @@ impl BoxFolder {
     /// Gives the layers of a snapshot names in the folder of a box that is made of it. Fails with
     /// [`ErrorKind::NotFound`] if the snapshot is removed.
     pub(crate) fn take_layers(&self, snapshot: &SnapshotFolder) -> io::Result<Vec<PathBuf>> {
-        let (base, layers) = (self.base(), layers_in(snapshot.path())?);
+        let base = self.base();
+        let layers = layers_in(snapshot.path())?;
         if layers.is_empty() {
             return Err(ErrorKind::NotFound.into());
         }
@@ -165,6 +166,11 @@ fn layer(dir: &Path, at: usize) -> PathBuf {
     dir.join(format!("{at}.erofs"))
 }
 
+/// Returns the number of the layer in a file with this name; `None` for other files.
+fn layer_number(name: &OsStr) -> Option<usize> {
+    name.to_str()?.strip_suffix(".erofs")?.parse().ok()
+}
+
 fn size_of(files: &[PathBuf]) -> io::Result<u64> {
     files.iter().map(|file| Ok(file.symlink_metadata()?.blocks() * BLOCK_BYTES)).sum()
 }
@@ -175,10 +181,9 @@ fn layers_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
-    let number = |name: OsString| name.to_str()?.strip_suffix(".erofs")?.parse::<usize>().ok();
     let mut found = Vec::new();
     for entry in entries {
-        found.extend(number(entry?.file_name()));
+        found.extend(layer_number(&entry?.file_name()));
     }
     found.sort_unstable();
     Ok(found.into_iter().map(|at| layer(dir, at)).collect())

@@ -46,7 +46,8 @@ impl<B: Backend> Inner<B> {
     /// Keeps the changes of a box in the folder of a new snapshot. The caller holds the lock on
     /// `entry`.
     async fn take(&self, id: &SandboxId, snapshot: &SnapshotId, entry: &Entry) -> Result<Taken> {
-        let (folder, new) = (self.folder(id), self.backend.parts().folders.snapshot(snapshot));
+        let folder = self.folder(id);
+        let new = self.backend.parts().folders.snapshot(snapshot);
         if !folder.exists() {
             self.boxes.forget(id);
             return Err(Error::Gone);
@@ -126,8 +127,8 @@ impl<B: Backend> Inner<B> {
 
     /// Returns the image of a snapshot, held; `None` for `host`.
     fn held_of_snapshot(&self, snapshot: &SnapshotId) -> Result<Option<ImageGuard>> {
-        let missing = || Error::NotFound(format!("there is no snapshot {snapshot}"));
-        let record = self.backend.parts().folders.snapshot(snapshot).read().ok_or_else(missing)?;
+        let record = self.backend.parts().folders.snapshot(snapshot).read();
+        let record = record.ok_or_else(|| Error::NotFound(format!("there is no snapshot {snapshot}")))?;
         let Some(digest) = record.image else { return Ok(None) };
         let held = self.backend.parts().images.as_ref().and_then(|images| images.hold(&digest));
         held.map(Some).ok_or_else(|| {
@@ -195,7 +196,9 @@ impl<B: Backend> Snapshots for Local<B> {
     async fn take(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Taken> {
         // Here and not in the task: a removal that comes after this call was dropped must find it.
         self.inner.backend.parts().folders.snapshot(snapshot).make().map_err(not_taken)?;
-        let (inner, id, snapshot) = (Arc::clone(&self.inner), id.clone(), snapshot.clone());
+        let inner = Arc::clone(&self.inner);
+        let id = id.clone();
+        let snapshot = snapshot.clone();
         let work = async move {
             let (entry, _change) = inner.boxes.change(&id).await;
             let taken = inner.take(&id, &snapshot, &entry).await;

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::cgroup;
 use super::folder::BoxFolder;
+use super::process::number;
 use crate::BoxStats;
 
 /// Measures boxes or slots, in the order of their folders. The processes of the host are looked at
 /// once for all of them, and only if a control group is missing.
 pub(crate) fn measure(folders: &[BoxFolder]) -> Vec<BoxStats> {
-    let of_groups = |folder: &BoxFolder| folder.read().map(|record| cgroup::stats(&record.cgroups)).unwrap_or_default();
-    let mut all: Vec<BoxStats> = folders.iter().map(of_groups).collect();
+    let mut all: Vec<BoxStats> = folders.iter().map(group_stats).collect();
     let mut table = None;
     for (stats, folder) in all.iter_mut().zip(folders) {
         if stats.cpu.is_some() && stats.memory_bytes.is_some() && stats.processes.is_some() {
@@ -26,6 +26,11 @@ pub(crate) fn measure(folders: &[BoxFolder]) -> Vec<BoxStats> {
         stats.memory_bytes = stats.memory_bytes.or_else(|| Some(counted.pids.iter().map(|pid| resident(*pid)).sum()));
     }
     all
+}
+
+/// Returns what the control groups of a box count.
+fn group_stats(folder: &BoxFolder) -> BoxStats {
+    folder.read().map(|record| cgroup::stats(&record.cgroups)).unwrap_or_default()
 }
 
 /// Processes of the host at one moment.
@@ -69,7 +74,10 @@ impl Table {
     /// Counts the process that `started` then, and its descendants; `None` if it has ended.
     fn count(&mut self, first: u32, started: u64) -> Option<Counted> {
         self.processes.get(&first).filter(|process| process.started == started)?;
-        let (mut ticks, mut threads, mut pids, mut next) = (0_u64, 0_u64, vec![first], 0);
+        let mut ticks = 0_u64;
+        let mut threads = 0_u64;
+        let mut pids = vec![first];
+        let mut next = 0;
         while let Some(pid) = pids.get(next).copied() {
             next += 1;
             let Some(process) = self.processes.get(&pid) else { continue };
@@ -88,10 +96,14 @@ impl Table {
 fn parse(stat: &[u8]) -> Option<Process> {
     let after = stat.iter().rposition(|byte| *byte == b')')?;
     let fields: Vec<&str> = std::str::from_utf8(&stat[after + 1..]).ok()?.split_ascii_whitespace().collect();
-    let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
     // The kernel shows the times of children as signed numbers.
-    let ticks = (11..15).map(|index| number(index).unwrap_or(0)).fold(0, u64::saturating_add);
-    Some(Process { parent: fields.get(1)?.parse().ok()?, ticks, threads: number(17)?, started: number(19)? })
+    let ticks = (11..15).map(|index| number(&fields, index).unwrap_or(0)).fold(0, u64::saturating_add);
+    Some(Process {
+        parent: fields.get(1)?.parse().ok()?,
+        ticks,
+        threads: number(&fields, 17)?,
+        started: number(&fields, 19)?,
+    })
 }
 
 /// Returns the anonymous and shared resident memory of a process in bytes, as the box's own limit

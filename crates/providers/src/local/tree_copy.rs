@@ -68,6 +68,10 @@ impl Kind<'_> {
         matches!(self, Kind::Layer { .. })
     }
 
+    fn copies_attribute(self, name: &[u8]) -> bool {
+        name.starts_with(b"user.") || self.is_layer() && name.starts_with(b"system.posix_acl_")
+    }
+
     /// Returns the error for a file that its owner may not read, by the path that the box knows. Only a
     /// server that runs as root reads it all the same.
     fn readable(self, path: &Path) -> impl Fn(io::Error) -> io::Error {
@@ -107,10 +111,9 @@ pub(crate) fn copy_layer(from: &Path, to: &Path, at: &Path) -> io::Result<()> {
 }
 
 fn copy(from: &Path, to: &Path, kind: Kind<'_>, id: Option<u32>, memory: usize) -> io::Result<()> {
-    let open = |path: &Path| openat(CWD, path, DIR, Mode::empty());
     let mut copier = Copier {
-        from: open(from)?,
-        to: open(to)?,
+        from: openat(CWD, from, DIR, Mode::empty())?,
+        to: openat(CWD, to, DIR, Mode::empty())?,
         kind,
         id,
         linked: HashMap::new(),
@@ -190,11 +193,14 @@ fn below(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
 }
 
 fn times_of(stat: &Stat) -> Timestamps {
-    let at = |tv_sec, tv_nsec: u64| Timespec { tv_sec, tv_nsec: i64::try_from(tv_nsec).unwrap_or(0) };
     Timestamps {
-        last_access: at(stat.st_atime, stat.st_atime_nsec),
-        last_modification: at(stat.st_mtime, stat.st_mtime_nsec),
+        last_access: timespec(stat.st_atime, stat.st_atime_nsec),
+        last_modification: timespec(stat.st_mtime, stat.st_mtime_nsec),
     }
+}
+
+fn timespec(tv_sec: i64, tv_nsec: u64) -> Timespec {
+    Timespec { tv_sec, tv_nsec: i64::try_from(tv_nsec).unwrap_or(0) }
 }
 
 /// First names of files that have several, by device and number.
@@ -288,7 +294,8 @@ impl Copier<'_> {
         let key = (stat.st_dev, stat.st_ino);
         if let Some(first) = self.linked.get(&key) {
             let dir = below(&self.to, first.parent().unwrap_or(Path::new("")))?;
-            let (old, new) = (first.file_name().unwrap_or_default(), path.file_name().unwrap_or_default());
+            let old = first.file_name().unwrap_or_default();
+            let new = path.file_name().unwrap_or_default();
             linkat(dir, old, target, new, AtFlags::empty())?;
             return Ok(true);
         }
@@ -342,10 +349,8 @@ fn copy_attributes(from: &OwnedFd, to: &OwnedFd, kind: Kind<'_>) -> io::Result<(
         Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(()),
         listed => listed?,
     };
-    let is_copied =
-        |name: &&[u8]| name.starts_with(b"user.") || kind.is_layer() && name.starts_with(b"system.posix_acl_");
     let mut value = vec![0; ATTRIBUTES_BYTES_MAX];
-    for name in names[..count].split(|byte| *byte == 0).filter(is_copied) {
+    for name in names[..count].split(|byte| *byte == 0).filter(|name| kind.copies_attribute(name)) {
         let size = fgetxattr(from, name, value.as_mut_slice())?;
         match fsetxattr(to, name, &value[..size], XattrFlags::empty()) {
             // A file system without attributes of programs can hold no layer.

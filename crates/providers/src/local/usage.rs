@@ -45,7 +45,8 @@ mod test {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().join("layers");
         fs::create_dir(&root).unwrap();
-        let (inner, outer) = (root.join("inner"), root.join("outer"));
+        let inner = root.join("inner");
+        let outer = root.join("outer");
         fs::create_dir(&inner).unwrap();
         fs::write(inner.join("file"), vec![1; 1 << 20]).unwrap();
         let name = "n".repeat(200);

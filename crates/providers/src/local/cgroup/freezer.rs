@@ -35,12 +35,13 @@ pub(crate) struct Freezer {
 impl Freezer {
     /// Returns the freezer among the groups of a box; `None` if they have none.
     pub(crate) fn of(groups: &[CgroupDir]) -> Option<Freezer> {
-        let freezer = |CgroupDir { path, v2 }: &CgroupDir| {
-            let dir = Path::new(path);
-            let file = if *v2 { FREEZE } else { STATE };
-            dir.join(file).exists().then(|| Freezer { dir: dir.to_owned(), v2: *v2 })
-        };
-        groups.iter().find_map(freezer)
+        groups.iter().find_map(Freezer::of_group)
+    }
+
+    fn of_group(CgroupDir { path, v2 }: &CgroupDir) -> Option<Freezer> {
+        let dir = Path::new(path);
+        let file = if *v2 { FREEZE } else { STATE };
+        dir.join(file).exists().then(|| Freezer { dir: dir.to_owned(), v2: *v2 })
     }
 
     /// Freezes the group, and returns once no process of it runs. If one still runs after a while,

@@ -32,7 +32,8 @@ pub(super) fn is_running() -> bool {
 /// Moves this process into the scope of its store, which is made if it does not exist. The scope
 /// exists for as long as a box of the store does.
 pub(super) fn give_scope(store: &StoreId) -> io::Result<()> {
-    let (scope, pid) = (format!("tidebox-{}.scope", store.as_str()), std::process::id().to_string());
+    let scope = format!("tidebox-{}.scope", store.as_str());
+    let pid = std::process::id().to_string();
     if let Err(refusal) = call(&new_scope(&scope, &pid)) {
         // Boxes of an earlier server keep it.
         let subgroup = format!("/{}", tree::SERVER_LEAF);

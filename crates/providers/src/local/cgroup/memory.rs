@@ -17,6 +17,8 @@ use super::{remedy, tree};
 use crate::local::agent_file::AgentFile;
 use crate::{Error, Reclaimed, ReclaimedBy, Result};
 
+/// Name of a reclaim in errors.
+const RECLAIM: &str = "hand back the memory of a box";
 /// Time for the kernel to find what it can give up. It frees a gigabyte in less than a second unless
 /// that has to be written to a slow disk first; what it has freed by then stays free.
 const RECLAIM_WAIT: Duration = Duration::from_secs(10);
@@ -37,24 +39,25 @@ pub(crate) struct MemoryGroup {
 impl MemoryGroup {
     /// Returns the one that counts memory among the groups of a box; `None` if none does.
     pub(crate) fn of(groups: &[CgroupDir]) -> Option<MemoryGroup> {
-        let of = |CgroupDir { path, v2 }: &CgroupDir| MemoryGroup { dir: PathBuf::from(path), v2: *v2 };
-        groups.iter().map(of).find(|group| group.dir.join(group.counter()).exists())
+        let mut all = groups.iter().map(|CgroupDir { path, v2 }| MemoryGroup { dir: path.into(), v2: *v2 });
+        all.find(|group| group.dir.join(group.counter()).exists())
     }
 
     /// Returns the one that counts the memory of a process; `None` if it cannot be seen here.
     pub(crate) fn of_process(pid: i32) -> io::Result<Option<MemoryGroup>> {
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
         let found = groups.lines().filter_map(named).find_map(|(path, v2)| {
-            let counts = |it: &tree::Hierarchy| it.v2 == v2 && it.controllers.contains(&Controller::Memory);
-            let hierarchy = tree::hierarchies(Some(path)).into_iter().find(counts)?;
+            let mut all = tree::hierarchies(Some(path)).into_iter();
+            let hierarchy = all.find(|it| it.v2 == v2 && it.controllers.contains(&Controller::Memory))?;
             Some(MemoryGroup { dir: hierarchy.base, v2 })
         });
         // A path that is seen from another root leads to another group, or to none.
-        let holds = |group: &MemoryGroup| {
-            let members = fs::read_to_string(group.dir.join("cgroup.procs")).unwrap_or_default();
-            members.lines().any(|member| member == pid.to_string())
-        };
-        Ok(found.filter(holds))
+        Ok(found.filter(|group| group.has_member(pid)))
+    }
+
+    fn has_member(&self, pid: i32) -> bool {
+        let members = tree::members(&self.dir).unwrap_or_default();
+        members.lines().any(|member| member == pid.to_string())
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -90,26 +93,22 @@ impl MemoryGroup {
     /// Hands memory of the group back to the system, with a process of `agent` that ends when this
     /// is dropped.
     pub(crate) async fn reclaim(&self, agent: &AgentFile) -> Result<Reclaimed> {
-        const ACTION: &str = "hand back the memory of a box";
         self.check_reclaim()?;
         let deadline = Instant::now() + RECLAIM_WAIT;
         let place = timeout_at(deadline, PLACES.acquire())
             .await
             .map_err(|_| Error::Unavailable("the memory of other boxes is being handed back; try again".to_owned()))?;
-        let _place = place.map_err(|error| Error::failed(ACTION, error))?;
-        let failed = |error: io::Error| {
-            if error.kind() == io::ErrorKind::NotFound { Error::Gone } else { Error::failed(ACTION, error) }
-        };
-        let memory_before_bytes = self.used().map_err(failed)?;
+        let _place = place.map_err(|error| Error::failed(RECLAIM, error))?;
+        let memory_before_bytes = self.used().map_err(not_reclaimed)?;
         let version = if self.v2 { "v2" } else { "v1" };
         let mut command = Command::new(agent.path());
         command.args(["reclaim", version]).arg(&self.dir).env_clear();
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.spawn().map_err(failed)?;
+        let mut child = command.spawn().map_err(not_reclaimed)?;
         // Dropped before the child, which then ends as it does at the deadline.
         let stdin = child.stdin.take();
         let status = match timeout_at(deadline, child.wait()).await {
-            Ok(status) => Some(status.map_err(failed)?),
+            Ok(status) => Some(status.map_err(not_reclaimed)?),
             Err(_) => {
                 drop(stdin);
                 let _ = timeout(END_WAIT, child.wait()).await;
@@ -117,9 +116,9 @@ impl MemoryGroup {
             }
         };
         if let Some(refused) = status.filter(|status| !status.success()) {
-            return Err(failed(io::Error::from_raw_os_error(refused.code().unwrap_or_default())));
+            return Err(not_reclaimed(io::Error::from_raw_os_error(refused.code().unwrap_or_default())));
         }
-        let memory_after_bytes = self.used().map_err(failed)?;
+        let memory_after_bytes = self.used().map_err(not_reclaimed)?;
         Ok(Reclaimed { memory_before_bytes, memory_after_bytes, by: self.means() })
     }
 
@@ -135,6 +134,11 @@ impl MemoryGroup {
     fn used(&self) -> io::Result<u64> {
         fs::read_to_string(self.dir.join(self.counter()))?.trim().parse().map_err(io::Error::other)
     }
+}
+
+/// Returns the error for a failed reclaim; [`Error::Gone`] if the group is not there.
+fn not_reclaimed(error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::NotFound { Error::Gone } else { Error::failed(RECLAIM, error) }
 }
 
 /// Returns whether groups below `dir` have a file to reclaim their memory.
@@ -154,8 +158,9 @@ pub(crate) fn host_can_reclaim() -> bool {
 /// is of version 2.
 fn named(line: &str) -> Option<(&str, bool)> {
     let mut parts = line.splitn(3, ':').skip(1);
-    let (controllers, path) = (parts.next()?, parts.next()?);
-    let is_memory = controllers.split(',').any(|name| name == Controller::Memory.as_str());
+    let controllers = parts.next()?;
+    let path = parts.next()?;
+    let is_memory = tree::lists(controllers, Controller::Memory.as_str());
     (controllers.is_empty() || is_memory).then_some((path, controllers.is_empty()))
 }
 

@@ -4,7 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use domain::{Resources, StoreId};
+use domain::{Resources, SandboxId, StoreId};
+use guest_protocol::CgroupDir;
 use rustix::io::Errno;
 
 use super::controller::Controller;
@@ -32,6 +33,21 @@ impl Parent {
         self.hierarchy.controllers.contains(&controller)
     }
 
+    /// Returns whether the group counts memory and cannot limit the buffers of sockets.
+    pub(super) fn lacks_socket_limit(&self) -> bool {
+        !self.hierarchy.v2 && self.has(Controller::Memory) && !self.dir.join(SOCKET_LIMIT).exists()
+    }
+
+    /// Returns whether groups below it count processor time.
+    pub(super) fn counts_cpu(&self) -> bool {
+        self.has(if self.hierarchy.v2 { Controller::Cpu } else { Controller::CpuUsage })
+    }
+
+    /// Returns the group that the box `id` would have.
+    pub(super) fn group_of(&self, id: &SandboxId) -> CgroupDir {
+        CgroupDir { path: self.dir.join(id.as_str()).display().to_string(), v2: self.hierarchy.v2 }
+    }
+
     /// Makes the group, with limits for those below it.
     pub(super) fn make(&self) -> io::Result<()> {
         let Hierarchy { base, v2, controllers } = &self.hierarchy;
@@ -56,14 +72,16 @@ pub(super) fn retrying(mut make: impl FnMut(usize) -> io::Result<()>) -> io::Res
     let mut outcome = Ok(());
     for attempt in 0..ATTEMPTS_MAX {
         outcome = make(attempt);
-        // The latter where the group goes while one of its files is open.
-        let is_gone =
-            |error: &io::Error| [Some(Errno::NOENT), Some(Errno::NODEV)].contains(&Errno::from_io_error(error));
         if !outcome.as_ref().is_err_and(is_gone) {
             break;
         }
     }
     outcome
+}
+
+/// Returns whether a group is not there, or went while one of its files was open.
+fn is_gone(error: &io::Error) -> bool {
+    [Some(Errno::NOENT), Some(Errno::NODEV)].contains(&Errno::from_io_error(error))
 }
 
 /// Makes the group of a store, and probes whether a group can be made and limited there.
@@ -87,31 +105,33 @@ pub(super) fn prepare(hierarchy: &Hierarchy, store: &StoreId) -> io::Result<Pare
 
 /// Sets the limit of one controller on a group.
 pub(super) fn limit(dir: &Path, v2: bool, controller: Controller, resources: &Resources) -> io::Result<()> {
-    let write = |file: &str, value: String| fs::write(dir.join(file), value);
-    let where_known = |outcome: io::Result<()>| match outcome {
-        // Kernels without swap, or without its accounting, lack the file.
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => Ok(()),
-        other => other,
-    };
     let bytes = u64::from(resources.memory_mb) * 1024 * 1024;
     let quota_us = u64::from(resources.vcpus) * CPU_PERIOD_US;
     match (controller, v2) {
         (Controller::Memory, false) => {
-            write("memory.limit_in_bytes", bytes.to_string())?;
-            where_known(write("memory.memsw.limit_in_bytes", bytes.to_string()))?;
-            where_known(write(SOCKET_LIMIT, socket_bytes(resources.memory_mb).to_string()))
+            fs::write(dir.join("memory.limit_in_bytes"), bytes.to_string())?;
+            write_if_known(&dir.join("memory.memsw.limit_in_bytes"), &bytes.to_string())?;
+            write_if_known(&dir.join(SOCKET_LIMIT), &socket_bytes(resources.memory_mb).to_string())
         }
         (Controller::Memory, true) => {
-            write("memory.max", bytes.to_string())?;
-            where_known(write("memory.swap.max", "0".to_owned()))
+            fs::write(dir.join("memory.max"), bytes.to_string())?;
+            write_if_known(&dir.join("memory.swap.max"), "0")
         }
         (Controller::Cpu, false) => {
-            write("cpu.cfs_period_us", CPU_PERIOD_US.to_string())?;
-            write("cpu.cfs_quota_us", quota_us.to_string())
+            fs::write(dir.join("cpu.cfs_period_us"), CPU_PERIOD_US.to_string())?;
+            fs::write(dir.join("cpu.cfs_quota_us"), quota_us.to_string())
         }
-        (Controller::Cpu, true) => write("cpu.max", format!("{quota_us} {CPU_PERIOD_US}")),
-        (Controller::Pids, _) => write("pids.max", resources.pids.to_string()),
+        (Controller::Cpu, true) => fs::write(dir.join("cpu.max"), format!("{quota_us} {CPU_PERIOD_US}")),
+        (Controller::Pids, _) => fs::write(dir.join("pids.max"), resources.pids.to_string()),
         (Controller::CpuUsage | Controller::Freezer, _) => Ok(()),
+    }
+}
+
+/// Writes a limit if the kernel has its file. Kernels without swap, or without its accounting, lack it.
+fn write_if_known(file: &Path, value: &str) -> io::Result<()> {
+    match fs::write(file, value) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => Ok(()),
+        outcome => outcome,
     }
 }
 

@@ -32,8 +32,7 @@ pub(super) struct Hierarchy {
 pub(super) fn hierarchies(parent: Option<&str>) -> Vec<Hierarchy> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let read = |base: &Path| fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
-    from_tables(&mounts, &own, parent, read)
+    from_tables(&mounts, &own, parent, listed_controllers)
 }
 
 /// Returns the hierarchies of version 1, and `top` for what they lack.
@@ -49,26 +48,37 @@ pub(super) fn hierarchies_at(mut top: Hierarchy) -> Vec<Hierarchy> {
 pub(super) fn top() -> Option<Hierarchy> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let points = mounts.lines().filter_map(fields).filter(|(_, _, kind, _)| *kind == "cgroup2");
-    let of = |(_, point, _, _): (&str, &str, &str, &str)| {
-        let listed = fs::read_to_string(Path::new(point).join("cgroup.controllers")).ok()?;
-        let controllers = limits_in(&listed);
+    let mut usable = points.filter_map(|(_, point, _, _)| {
+        let controllers = limits_in(&listed_controllers(Path::new(point)));
         (!controllers.is_empty()).then(|| Hierarchy { base: point.into(), v2: true, controllers })
-    };
-    points.filter_map(of).next()
+    });
+    usable.next()
 }
 
 /// Returns a mount of the hierarchy of version 1 with these controllers.
 pub(super) fn mount_point(mounts: &str, controllers: &str) -> Option<String> {
-    let is_of = |options: &str| controllers.split(',').all(|name| options.split(',').any(|option| option == name));
-    let mut found =
-        mounts.lines().filter_map(fields).filter(|(_, _, kind, options)| *kind == "cgroup" && is_of(options));
+    let mut found = mounts
+        .lines()
+        .filter_map(fields)
+        .filter(|(_, _, kind, options)| *kind == "cgroup" && controllers.split(',').all(|name| lists(options, name)));
     found.next().map(|(_, point, _, _)| point.to_owned())
+}
+
+/// Returns whether `names`, separated by commas, has `name`.
+pub(super) fn lists(names: &str, name: &str) -> bool {
+    names.split(',').any(|other| other == name)
+}
+
+/// Reads the controllers of a group of version 2; empty if it has none.
+fn listed_controllers(group: &Path) -> String {
+    fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default()
 }
 
 /// Returns the controllers of limits that `cgroup.controllers` lists.
 fn limits_in(listed: &str) -> Vec<Controller> {
-    let is_listed = |controller: &Controller| listed.split_whitespace().any(|name| name == controller.as_str());
-    Controller::LIMITS.into_iter().filter(is_listed).collect()
+    let mut controllers = Controller::LIMITS.to_vec();
+    controllers.retain(|controller| listed.split_whitespace().any(|name| name == controller.as_str()));
+    controllers
 }
 
 fn from_tables(
@@ -84,13 +94,12 @@ fn from_tables(
         if !v2 && kind != "cgroup" {
             continue;
         }
-        let named = |controller: &Controller| options.split(',').any(|option| option == controller.as_str());
         let Some(own) = own_group(own, v2, options) else { continue };
         let base = base(point, root, parent.unwrap_or(own), v2 && parent.is_none());
         let mut controllers: Vec<Controller> = if v2 {
             limits_in(&v2_controllers(&base))
         } else {
-            Controller::VERSION_1.into_iter().filter(named).collect()
+            Controller::VERSION_1.into_iter().filter(|it| lists(options, it.as_str())).collect()
         };
         controllers.retain(|controller| !found.iter().any(|other| other.controllers.contains(controller)));
         if !controllers.is_empty() {
@@ -114,12 +123,12 @@ fn fields(line: &str) -> Option<(&str, &str, &str, &str)> {
 fn own_group<'a>(own: &'a str, v2: bool, options: &str) -> Option<&'a str> {
     own.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (parts.next()?, parts.next()?);
+        let controllers = parts.next()?;
+        let path = parts.next()?;
         let ours = if v2 {
             controllers.is_empty()
         } else {
-            !controllers.is_empty()
-                && controllers.split(',').all(|name| options.split(',').any(|option| option == name))
+            !controllers.is_empty() && controllers.split(',').all(|name| lists(options, name))
         };
         ours.then_some(path)
     })
@@ -166,7 +175,7 @@ pub(super) fn delegate(base: &Path, controllers: &[Controller]) -> io::Result<()
     outcome
 }
 
-fn members(group: &Path) -> io::Result<String> {
+pub(super) fn members(group: &Path) -> io::Result<String> {
     fs::read_to_string(group.join("cgroup.procs"))
 }
 

@@ -31,25 +31,33 @@ enum Shows {
 impl Cgroups {
     /// Returns the hierarchies in which a box has a group with a limit or a count.
     pub(crate) fn views(&self) -> Views {
-        let read = |path| fs::read_to_string(path).unwrap_or_default();
-        let mounts = read("/proc/self/mountinfo");
-        let position = |controller| self.parents.iter().position(|parent| parent.has(controller));
-        let group_of = |controller| position(controller).map(|at| (at, self.parents[at].hierarchy.v2));
-        Views(views(&read("/proc/self/cgroup"), group_of, |controllers| tree::mount_point(&mounts, controllers)))
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Views(views(&own, |it| self.group_with(it), |controllers| tree::mount_point(&mounts, controllers)))
+    }
+
+    /// Returns the position of a box's group for `controller`, and whether it is of version 2.
+    fn group_with(&self, controller: Controller) -> Option<(usize, bool)> {
+        let position = self.parents.iter().position(|parent| parent.has(controller))?;
+        Some((position, self.parents[position].hierarchy.v2))
     }
 }
 
 impl Views {
     /// Returns what a box with these groups sees.
     pub(crate) fn of(&self, groups: &[CgroupDir]) -> Vec<GroupView> {
-        let of = |View { controllers, shows }: &View| {
-            let (dir, covered) = match shows {
-                Shows::Own(position) => (groups.get(*position)?.path.clone(), false),
-                Shows::Covered(dir) => (dir.clone(), true),
-            };
-            Some(GroupView { controllers: controllers.clone(), dir, covered })
+        self.0.iter().filter_map(|view| view.of(groups)).collect()
+    }
+}
+
+impl View {
+    /// Returns what a box with these groups sees; `None` if its own group is not among them.
+    fn of(&self, groups: &[CgroupDir]) -> Option<GroupView> {
+        let (dir, covered) = match &self.shows {
+            Shows::Own(position) => (groups.get(*position)?.path.clone(), false),
+            Shows::Covered(dir) => (dir.clone(), true),
         };
-        self.0.iter().filter_map(of).collect()
+        Some(GroupView { controllers: self.controllers.clone(), dir, covered })
     }
 }
 
@@ -64,11 +72,13 @@ fn views(
     let mut views: Vec<View> = Vec::new();
     for line in own.lines() {
         let Some(controllers) = line.split(':').nth(1).filter(|names| !names.is_empty()) else { continue };
-        let has = |name: &str| controllers.split(',').any(|other| other == name);
-        let groups = seen.into_iter().filter(|it| has(it.as_str())).filter_map(&group_of);
+        let groups = seen.into_iter().filter(|it| tree::lists(controllers, it.as_str())).filter_map(&group_of);
         let own = groups.filter(|(_, v2)| !v2).map(|(position, _)| Shows::Own(position)).next();
-        let covered = || has(CPUSET).then(|| mount_point(controllers)).flatten().map(Shows::Covered);
-        if let Some(shows) = own.or_else(covered) {
+        let shows = own.or_else(|| {
+            let covered = tree::lists(controllers, CPUSET).then(|| mount_point(controllers));
+            covered.flatten().map(Shows::Covered)
+        });
+        if let Some(shows) = shows {
             views.push(View { controllers: controllers.to_owned(), shows });
         }
     }

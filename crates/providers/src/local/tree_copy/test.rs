@@ -20,11 +20,14 @@ fn content_links_modes_and_times_are_the_same() {
     let odd = Path::new(std::ffi::OsStr::from_bytes(b"odd\xff\nname"));
     fs::write(from.path().join(odd), "odd").unwrap();
     let to = copied(from.path());
-    let (old, new) = (from.path().join("a/b/file"), to.path().join("a/b/file"));
+    let old = from.path().join("a/b/file");
+    let new = to.path().join("a/b/file");
     assert_eq!(fs::read(&old).unwrap(), fs::read(&new).unwrap());
-    let (old, new) = (fs::metadata(old).unwrap(), fs::metadata(new).unwrap());
+    let old = fs::metadata(old).unwrap();
+    let new = fs::metadata(new).unwrap();
     assert_eq!((old.mode(), old.mtime(), old.mtime_nsec()), (new.mode(), new.mtime(), new.mtime_nsec()));
-    let (old, new) = (from.path().join("a/b").metadata().unwrap(), to.path().join("a/b").metadata().unwrap());
+    let old = from.path().join("a/b").metadata().unwrap();
+    let new = to.path().join("a/b").metadata().unwrap();
     assert_eq!((old.mtime(), old.mtime_nsec()), (new.mtime(), new.mtime_nsec()));
     assert_eq!(fs::read_link(to.path().join("a/link")).unwrap(), Path::new("/etc/passwd"));
     assert_eq!(fs::read_link(to.path().join("dangling")).unwrap(), Path::new("nowhere"));
@@ -244,7 +247,8 @@ fn what_a_box_gets_made_up_is_left_out() {
 fn a_tree_deeper_than_any_path_is_refused_with_a_reason() {
     let from = tempfile::tempdir().unwrap();
     let top = from.path().join("top");
-    let (inner, outer) = (from.path().join("inner"), from.path().join("outer"));
+    let inner = from.path().join("inner");
+    let outer = from.path().join("outer");
     fs::create_dir(&inner).unwrap();
     for _ in 0..3000 {
         fs::create_dir(&outer).unwrap();

@@ -37,8 +37,7 @@ fn files(count: &mut Count, links: &Path, device: u64, may_be: impl Fn(&Path) ->
         }
         // A file without a name is reached only through the link; `stat` does not open it.
         let Ok(found) = stat(&link) else { continue };
-        let is_there = || found.st_dev == device || statfs(&link).is_ok_and(|disk| disk.f_type == OVERLAY);
-        if found.st_nlink == 0 && is_there() {
+        if found.st_nlink == 0 && (found.st_dev == device || statfs(&link).is_ok_and(|disk| disk.f_type == OVERLAY)) {
             count.add(&found);
         }
     }
