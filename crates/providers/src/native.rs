@@ -79,7 +79,6 @@ impl Native {
         let cgroups = Cgroups::open(config.cgroup_parent.as_deref(), &config.store_id);
         let mut background = JoinSet::new();
         background.spawn(cpu_share::watch(cgroups.clone()));
-        let (transparent, fsync) = (config.transparent_egress, config.fsync);
         let launchers = Launchers::new(parts.agent.clone(), parts.tasks.clone());
         let views = SizeViews::read(cgroups.views());
         let mounts = HostMounts::default();
@@ -90,8 +89,8 @@ impl Native {
             launchers,
             views,
             mounts,
-            transparent,
-            fsync,
+            transparent: config.transparent_egress,
+            fsync: config.fsync,
             _background: background,
         })
         .await

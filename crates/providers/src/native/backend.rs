@@ -164,16 +164,10 @@ impl Backend for NativeBackend {
         };
         let host = &self.parts.host_rootfs;
         let lower = plan.image.map_or(host.path.as_path(), |image| image.held.root());
-        let overlay = |target: &str, lower: String, name: String| Overlay {
-            target: target.to_owned(),
-            lower: vec![lower],
-            name,
-            fsync: self.fsync,
-        };
-        let root = overlay("/", lower.display().to_string(), ROOT_OVERLAY.to_owned());
+        let root = self.overlay("/", lower.display().to_string(), ROOT_OVERLAY.to_owned());
         // An image needs nothing of the host's `/usr`.
         let shown = host.shown.iter().filter(|_| plan.image.is_none());
-        let shown: Vec<Overlay> = shown.map(|dir| overlay(dir, dir.clone(), overlay_of(dir))).collect();
+        let shown: Vec<Overlay> = shown.map(|dir| self.overlay(dir, dir.clone(), overlay_of(dir))).collect();
         let inner_mounts = if shown.is_empty() { Vec::new() } else { self.mounts.below(&host.shown) };
         let holds_slots = matches!(plan.kind, Kind::Host);
         let starts = plan.image.filter(|image| image.entrypoint && !holds_slots);
@@ -217,17 +211,15 @@ impl Backend for NativeBackend {
         // At the low weight, hundreds of processes would not end in time. If this fails, the end
         // only takes longer.
         let _ = self.cgroups.weigh(&folder.name(), CpuWeight::Usual);
-        // In version 1 a signal ends no process that is frozen, so they go on with the signal in place.
-        let thaw = || Freezer::of(&record.cgroups).map_or(Ok(()), |freezer| freezer.thaw());
         if let Some(process) = process {
             process.kill()?;
-            thaw()?;
+            thaw_killed(record)?;
             if process.ended_within(ALONE_WAIT).await {
                 return Ok(());
             }
         }
         cgroup::kill_members(&record.cgroups);
-        thaw()
+        thaw_killed(record)
     }
 
     async fn release(&self, _folder: &BoxFolder, record: &Record) -> io::Result<()> {
@@ -262,6 +254,11 @@ impl SnapshotWriter for NativeBackend {
 }
 
 impl NativeBackend {
+    /// Returns the overlay that shows the directory `lower` at `target`.
+    fn overlay(&self, target: &str, lower: String, name: String) -> Overlay {
+        Overlay { target: target.to_owned(), lower: vec![lower], name, fsync: self.fsync }
+    }
+
     /// Returns the bound on what a box writes: of a copy, without what it takes of the bound already by layers
     /// that no snapshot keeps.
     fn disk_mb(&self, plan: &Plan<'_>) -> Result<u32> {
@@ -271,6 +268,11 @@ impl NativeBackend {
         let taken_mb = u32::try_from(taken >> 20).unwrap_or(u32::MAX);
         bound.checked_sub(taken_mb).filter(|left| *left > 0).ok_or_else(|| copy_is_full(taken_mb, bound))
     }
+}
+
+/// Thaws processes that were killed: in version 1 a signal ends no process that is frozen.
+fn thaw_killed(record: &Record) -> io::Result<()> {
+    Freezer::of(&record.cgroups).map_or(Ok(()), |freezer| freezer.thaw())
 }
 
 /// Returns the layers of a snapshot, under names of the box's own: the snapshot may be removed. Without

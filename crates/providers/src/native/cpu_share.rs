@@ -71,7 +71,8 @@ struct Shares {
 impl Shares {
     fn processors_are_short(&mut self) -> bool {
         let Some(now) = fs::read_to_string("/proc/stat").ok().and_then(|stat| ticks(&stat)) else { return false };
-        let (idle, all) = (now.0.saturating_sub(self.ticks.0), now.1.saturating_sub(self.ticks.1));
+        let idle = now.0.saturating_sub(self.ticks.0);
+        let all = now.1.saturating_sub(self.ticks.1);
         self.ticks = now;
         idle.saturating_mul(IDLE_PARTS) < all
     }

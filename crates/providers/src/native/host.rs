@@ -51,8 +51,9 @@ where
                     probe.missing.extend(shares_devices.then(|| shared_devices(is_root)));
                     settle(&mut probe, backend, can, is_root).await;
                     probe.missing.extend(cgroups.missing.iter().cloned());
-                    let never = || format!("{NEVER_STOPPED}: {}.", remedy::of_missing_group());
-                    probe.missing.extend((!cgroups.can_freeze()).then(never));
+                    if !cgroups.can_freeze() {
+                        probe.missing.push(format!("{NEVER_STOPPED}: {}.", remedy::of_missing_group()));
+                    }
                     return probe;
                 }
                 Err(error) => probe.missing.push(explain(&error, can)),
@@ -102,11 +103,10 @@ where
 }
 
 pub(super) fn facts(probe: &Probe<Capabilities>, cgroups: &Cgroups, transparent: bool) -> Facts {
-    let kind = |controller| if cgroups.has(controller) { LimitKind::Hard } else { LimitKind::Soft };
     let limits = vec![
-        ("memory_mb", kind(Controller::Memory)),
-        ("vcpus", kind(Controller::Cpu)),
-        ("pids", kind(Controller::Pids)),
+        ("memory_mb", limit_kind(cgroups, Controller::Memory)),
+        ("vcpus", limit_kind(cgroups, Controller::Cpu)),
+        ("pids", limit_kind(cgroups, Controller::Pids)),
         ("disk_mb", LimitKind::Hard),
     ];
     Facts {
@@ -116,6 +116,10 @@ pub(super) fn facts(probe: &Probe<Capabilities>, cgroups: &Cgroups, transparent:
         limits,
         missing: probe.missing.clone(),
     }
+}
+
+fn limit_kind(cgroups: &Cgroups, controller: Controller) -> LimitKind {
+    if cgroups.has(controller) { LimitKind::Hard } else { LimitKind::Soft }
 }
 
 /// Returns advice for an operator about a box that cannot be made.

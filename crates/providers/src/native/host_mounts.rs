@@ -26,11 +26,12 @@ impl HostMounts {
             *kept = Table::read().ok();
         }
         let points = kept.iter().flat_map(|table| &table.points);
-        let is_below = |point: &&String| {
-            dirs.iter().any(|dir| Path::new(point) != Path::new(dir) && Path::new(point).starts_with(dir))
-        };
-        points.filter(is_below).cloned().collect()
+        points.filter(|point| is_below(Path::new(point), dirs)).cloned().collect()
     }
+}
+
+fn is_below(point: &Path, dirs: &[String]) -> bool {
+    dirs.iter().any(|dir| point != Path::new(dir) && point.starts_with(dir))
 }
 
 impl Table {

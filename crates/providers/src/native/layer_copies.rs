@@ -44,13 +44,14 @@ pub(super) fn keep(folder: &BoxFolder, new: &SnapshotFolder) -> io::Result<u64> 
 
 /// Copies the layers of a snapshot into the folder of a box that is made from it.
 pub(super) async fn restore(snapshot: &SnapshotFolder, folder: &BoxFolder) -> Result<()> {
-    let (from, to) = (snapshot.clone(), layers(folder));
-    let copy = move || {
+    let from = snapshot.clone();
+    let to = layers(folder);
+    let restored = tokio::task::spawn_blocking(move || {
         let copied = copy_into(&copies(&from), &to);
         // Files that a removal deletes are missing in the copy, which notices nothing.
         if from.path().exists() { copied.map_err(not_written) } else { Err(removed()) }
-    };
-    tokio::task::spawn_blocking(copy).await.unwrap_or_else(|error| Err(not_made(error)))
+    });
+    restored.await.unwrap_or_else(|error| Err(not_made(error)))
 }
 
 fn copy_into(kept: &Path, layers: &Path) -> io::Result<()> {

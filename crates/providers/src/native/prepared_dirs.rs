@@ -193,7 +193,8 @@ mod test {
     #[tokio::test]
     async fn a_folder_of_a_later_stock_in_the_same_place_is_not_taken() {
         let dir = tempfile::tempdir().unwrap();
-        let (tasks, base) = (TaskTracker::new(), dir.path().join("stock"));
+        let tasks = TaskTracker::new();
+        let base = dir.path().join("stock");
         tasks.close();
         std::fs::create_dir(&base).unwrap();
         let [earlier, later] = [(); 2].map(|()| PreparedDirs::new(base.clone(), Vec::new(), tasks.clone()));

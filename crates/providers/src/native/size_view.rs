@@ -28,13 +28,12 @@ pub(super) struct SizeViews {
 impl SizeViews {
     /// Reads the host. `groups` are those that a box sees.
     pub(super) fn read(groups: Views) -> SizeViews {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let stat = read("/proc/stat");
+        let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
         let started = stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
-        let possible = read("/sys/devices/system/cpu/possible");
+        let possible = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
         let usable = usable().into_iter().max().unwrap_or(0);
         SizeViews {
-            cpuinfo: common(&read("/proc/cpuinfo")),
+            cpuinfo: common(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
             highest_processor: highest(&possible).unwrap_or(usable).max(usable),
             kernel_started: started.unwrap_or(0),
             groups,
@@ -77,11 +76,8 @@ fn chosen(usable: &[u32], first: u32, count: u32) -> Vec<u32> {
 /// Returns the lines about the first processor of `/proc/cpuinfo` that hold for each.
 fn common(cpuinfo: &str) -> String {
     let first = cpuinfo.lines().take_while(|line| !line.trim().is_empty());
-    let is_common = |line: &&str| {
-        let name = line.split(':').next().unwrap_or_default().trim();
-        !NOT_COMMON.contains(&name)
-    };
-    let text: String = first.filter(is_common).flat_map(|line| [line, "\n"]).collect();
+    let lines = first.filter(|line| !NOT_COMMON.contains(&line.split(':').next().unwrap_or_default().trim()));
+    let text: String = lines.flat_map(|line| [line, "\n"]).collect();
     if text.len() <= CPUINFO_BYTES_MAX { text } else { String::new() }
 }
 

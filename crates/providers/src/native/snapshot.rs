@@ -45,16 +45,17 @@ pub(super) async fn keep(folder: &BoxFolder, record: &Record, new: &SnapshotFold
                 .to_owned(),
         ));
     }
-    let (folder, new, id_base) = (folder.clone(), new.clone(), record.id_base);
-    let work = move || {
+    let folder = folder.clone();
+    let new = new.clone();
+    let id_base = record.id_base;
+    let written = tokio::task::spawn_blocking(move || {
         // Only ids of the box tell its owners apart, and only root mounts an image file.
         let Some(base) = id_base else { return layer_copies::keep(&folder, &new) };
         let out = new.begin(&folder)?;
         erofs::write(trees(&folder)?, Ids { base, count: IDS_PER_BOX }, &out)?;
         new.size_bytes()
-    };
-    let written = tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)));
-    written.map_err(not_taken)
+    });
+    written.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_taken)
 }
 
 /// Opens the upper layers of a box, by the names of their overlays.
