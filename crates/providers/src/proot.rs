@@ -114,12 +114,16 @@ fn check_base(base: &Path, is_root: bool) -> Result<()> {
             "PRoot cannot work in {shown}: choose a data_dir whose path is UTF-8 and has no colon"
         )));
     }
-    let closed = |dir: &&Path| dir.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o001 == 0);
-    match base.ancestors().find(closed).filter(|_| is_root) {
+    match base.ancestors().find(|dir| is_closed(dir)).filter(|_| is_root) {
         Some(closed) => Err(Error::Invalid(format!(
             "the users of PRoot's boxes cannot reach {shown}, since {} is closed to others: open it (chmod o+x) or choose another data_dir",
             closed.display()
         ))),
         None => Ok(()),
     }
+}
+
+/// Returns whether only the owner and the group of `dir` may pass through it.
+fn is_closed(dir: &Path) -> bool {
+    dir.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o001 == 0)
 }

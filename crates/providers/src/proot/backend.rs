@@ -130,7 +130,8 @@ impl Backend for ProotBackend {
     }
 
     async fn kill(&self, folder: &BoxFolder, record: &Record, _process: Option<&Process>) -> io::Result<()> {
-        let (id, roots) = (record.id_base, folder.pids());
+        let id = record.id_base;
+        let roots = folder.pids();
         // Without either, nothing was ever started.
         if roots.is_empty() && id.is_none() {
             return Ok(());
@@ -156,17 +157,16 @@ impl ProotBackend {
         let folder = plan.folder.path();
         let program = if id.is_some() { self.program.clone() } else { folder.join("agent") };
         let mut argv = vec![self.proot.display().to_string(), "-0".to_owned()];
-        let mut option = |name: &str, value: String| argv.extend([name.to_owned(), value]);
-        option("-r", folder.join("root").display().to_string());
-        option("-b", "/proc".to_owned());
+        push_option(&mut argv, "-r", folder.join("root").display().to_string());
+        push_option(&mut argv, "-b", "/proc".to_owned());
         let devices = DEVICES.iter().map(|name| format!("/dev/{name}"));
         let shown = self.parts.host_rootfs.shown.iter().cloned().chain(SHOWN.iter().map(|dir| format!("/{dir}")));
         let shown = shown.filter(|_| plan.image.is_none());
         let host = devices.chain(shown).chain(NETWORK_FILES.map(str::to_owned));
-        host.filter(|path| Path::new(path).exists()).for_each(|path| option("-b", path));
-        option("-b", format!("{}:{PROGRAM}", program.display()));
-        option("-b", format!("{}:{LIFE}", folder.join("life").display()));
-        option("-w", "/".to_owned());
+        host.filter(|path| Path::new(path).exists()).for_each(|path| push_option(&mut argv, "-b", path));
+        push_option(&mut argv, "-b", format!("{}:{PROGRAM}", program.display()));
+        push_option(&mut argv, "-b", format!("{}:{LIFE}", folder.join("life").display()));
+        push_option(&mut argv, "-w", "/".to_owned());
         argv.push(PROGRAM.to_owned());
         let run = plan.image.map(|image| image.held.run().clone()).unwrap_or_default();
         let starts = plan.image.is_some_and(|image| image.entrypoint);
@@ -219,4 +219,9 @@ impl ProotBackend {
             }
         }
     }
+}
+
+/// Appends an option and its value to the arguments of PRoot.
+fn push_option(argv: &mut Vec<String>, name: &str, value: String) {
+    argv.extend([name.to_owned(), value]);
 }

@@ -35,9 +35,10 @@ pub(super) async fn base_bytes<C>(plan: &BoxPlan<'_, C>) -> io::Result<Option<u6
         return Ok(None);
     }
     let dir = plan.folder.path();
-    let (files, base) = (dir.join("root"), dir.join(BASE));
+    let files = dir.join("root");
+    let base = dir.join(BASE);
     let copied = plan.snapshot.as_ref().filter(|_| plan.is_copy).map(|snapshot| snapshot.path().join(BASE));
-    let count = move || {
+    let counting = tokio::task::spawn_blocking(move || {
         let known = copied.and_then(|copied| fs::read_to_string(copied).ok()?.parse().ok());
         let bytes = match known {
             Some(bytes) => bytes,
@@ -48,38 +49,44 @@ pub(super) async fn base_bytes<C>(plan: &BoxPlan<'_, C>) -> io::Result<Option<u6
         };
         fs::write(base, bytes.to_string())?;
         Ok(Some(bytes))
-    };
-    tokio::task::spawn_blocking(count).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+    });
+    counting.await.unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+/// Returns the error for processes that do not stand still.
+fn not_still() -> Error {
+    Error::Unavailable("processes of the box do not stop; try again".to_owned())
 }
 
 /// Copies the files of a box, which stands still meanwhile, into the folder of a snapshot. Returns their
 /// bytes.
 pub(super) async fn keep(agent: &AgentFile, folder: &BoxFolder, record: &Record, new: &SnapshotFolder) -> Result<u64> {
-    let moving = || Error::Unavailable("processes of the box do not stop; try again".to_owned());
     let halt = Halt { id: record.id_base, roots: folder.pids() };
-    let halted = tracer::halt(agent, &halt).await.map_err(not_taken)?.ok_or_else(moving)?;
-    let (from, to) = (folder.path().join("root"), root(new));
-    let copy = move || {
+    let halted = tracer::halt(agent, &halt).await.map_err(not_taken)?.ok_or_else(not_still)?;
+    let from = folder.path().join("root");
+    let to = root(new);
+    let copying = tokio::task::spawn_blocking(move || {
         DirBuilder::new().mode(0o700).create(&to)?;
         // They belong to the server until a box is made of them.
         copy_box(&from, &to, None)?;
         Ok(to)
-    };
-    let copied = tokio::task::spawn_blocking(copy).await.unwrap_or_else(|error| Err(io::Error::other(error)));
+    });
+    let copied = copying.await.unwrap_or_else(|error| Err(io::Error::other(error)));
     let was_still = halted.go_on().await.map_err(not_taken)?;
     let copied = copied.map_err(not_taken)?;
     if !was_still {
-        return Err(moving());
+        return Err(not_still());
     }
-    let (base, kept_base) = (folder.path().join(BASE), new.path().join(BASE));
-    let finish = move || {
+    let base = folder.path().join(BASE);
+    let kept_base = new.path().join(BASE);
+    let finishing = tokio::task::spawn_blocking(move || {
         match fs::copy(base, kept_base) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             Ok(_) | Err(_) => {}
         }
         syncfs(File::open(&copied)?)?;
         usage(&copied, None)
-    };
-    let kept = tokio::task::spawn_blocking(finish).await.unwrap_or_else(|error| Err(io::Error::other(error)));
+    });
+    let kept = finishing.await.unwrap_or_else(|error| Err(io::Error::other(error)));
     Ok(kept.map_err(not_taken)?.bytes)
 }
