@@ -187,8 +187,7 @@ impl Inner {
             Some(snapshot) => self.image_of(client, snapshot).await,
             None => self.images.take(client, &self.config, &self.tasks, &spec.image, spec.asker).await,
         };
-        let checked = |image: image::Image| image.run.check(&spec.image, spec.entrypoint).map(|()| image);
-        let image = match image.and_then(|image| Ok(checked(image)?)) {
+        let image = match image.and_then(|image| image.checked(spec)) {
             Ok(image) => image,
             // A running box does not need its image any more.
             Err(_) if self.is_usable(client, &name, id, entry).await => return Ok(Started { phases: Vec::new() }),
@@ -273,8 +272,7 @@ impl Inner {
             Err(error) => {
                 self.clear(client, name, id).await;
                 // Any refusal that names the agent's folder: the folder lacks the agent.
-                let is_missing = |(_, message): (u16, &str)| message.contains(guest_protocol::AGENT_DIR);
-                if fault::refusal(&error).is_some_and(is_missing) {
+                if fault::refusal(&error).is_some_and(|(_, message)| message.contains(guest_protocol::AGENT_DIR)) {
                     return Err(Failure::NoAgent(fault::failed(ACTION, error)));
                 }
                 Err(fault::failed(ACTION, error).into())
@@ -400,6 +398,10 @@ fn no_disk_bound() -> Error {
     )
 }
 
+fn limit_kind(is_held: bool) -> LimitKind {
+    if is_held { LimitKind::Hard } else { LimitKind::None }
+}
+
 #[async_trait]
 impl Provider for Docker {
     fn name(&self) -> &str {
@@ -416,17 +418,16 @@ impl Provider for Docker {
         if !has_own_kernel(&runtime) {
             missing.push(SHARED_COUNTS.to_owned());
         }
-        let kind = |held: bool| if held { LimitKind::Hard } else { LimitKind::None };
         Facts {
             // These runtimes have a virtual machine for each container.
             isolation: if runtime.starts_with("kata") { Isolation::Vm } else { Isolation::Container },
             runtime,
             network_mode: config.network_mode.clone(),
             limits: vec![
-                ("memory_mb", kind(memory)),
-                ("vcpus", kind(vcpus)),
-                ("pids", kind(pids)),
-                ("disk_mb", kind(bounds_disk)),
+                ("memory_mb", limit_kind(memory)),
+                ("vcpus", limit_kind(vcpus)),
+                ("pids", limit_kind(pids)),
+                ("disk_mb", limit_kind(bounds_disk)),
             ],
             missing,
         }
@@ -461,7 +462,9 @@ impl Provider for Docker {
 
     async fn start(&self, id: &SandboxId, spec: &Spec) -> Result<Started> {
         self.check(spec)?;
-        let (inner, id, spec) = (Arc::clone(&self.inner), id.clone(), spec.clone());
+        let inner = Arc::clone(&self.inner);
+        let id = id.clone();
+        let spec = spec.clone();
         // Taken here and not in the task: if the caller goes away before it has the lock, the
         // start must not run after a cleanup that came in between.
         let (entry, change) = inner.boxes.change(&id).await;
@@ -473,7 +476,8 @@ impl Provider for Docker {
     }
 
     async fn stop(&self, id: &SandboxId) -> Result<()> {
-        let (inner, id) = (Arc::clone(&self.inner), id.clone());
+        let inner = Arc::clone(&self.inner);
+        let id = id.clone();
         let work = async move {
             let (_entry, _change) = inner.boxes.change(&id).await;
             inner.remove(inner.client()?, &inner.name(&id)).await?;

@@ -1,6 +1,8 @@
 //! Container of a box.
 
 use std::collections::HashMap;
+use std::fmt::Display;
+use std::path::Path;
 
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum,
@@ -75,18 +77,20 @@ impl Shape {
         }
         let mut security = vec!["no-new-privileges".to_owned()];
         if let Some(path) = &config.seccomp_profile {
-            let refused = |reason: &dyn std::fmt::Display| {
-                Error::Invalid(format!("providers.docker.seccomp_profile {} cannot be used: {reason}", path.display()))
-            };
-            let text = std::fs::read_to_string(path).map_err(|error| refused(&error))?;
-            let profile: serde_json::Value = serde_json::from_str(&text).map_err(|error| refused(&error))?;
+            let text = std::fs::read_to_string(path).map_err(|error| unusable_profile(path, &error))?;
+            let profile: serde_json::Value =
+                serde_json::from_str(&text).map_err(|error| unusable_profile(path, &error))?;
             if !profile.is_object() {
-                return Err(refused(&"it is not a JSON object"));
+                return Err(unusable_profile(path, &"it is not a JSON object"));
             }
             security.push(format!("seccomp={profile}"));
         }
         Ok(Shape { capabilities: capabilities(config)?, security })
     }
+}
+
+fn unusable_profile(path: &Path, reason: &dyn Display) -> Error {
+    Error::Invalid(format!("providers.docker.seccomp_profile {} cannot be used: {reason}", path.display()))
 }
 
 /// Returns the limit of processes for a box that asks for `asked`.
@@ -95,21 +99,8 @@ fn pids(config: &DockerConfig, asked: u32) -> u32 {
 }
 
 fn capabilities(config: &DockerConfig) -> Result<Vec<String>> {
-    let read = |key: &str, names: &[String]| -> Result<Vec<String>> {
-        names
-            .iter()
-            .map(|name| {
-                let short = name.trim().to_ascii_uppercase();
-                let short = short.strip_prefix("CAP_").unwrap_or(&short).to_owned();
-                let is_name = !short.is_empty() && short.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
-                let wrong =
-                    || Error::Invalid(format!("providers.docker.{key} has {name:?}; write names such as NET_RAW"));
-                if is_name { Ok(short) } else { Err(wrong()) }
-            })
-            .collect()
-    };
-    let added = read("added_caps", &config.added_caps)?;
-    let dropped = read("dropped_caps", &config.dropped_caps)?;
+    let added = capability_names("added_caps", &config.added_caps)?;
+    let dropped = capability_names("dropped_caps", &config.dropped_caps)?;
     if let Some(all) = added.iter().find(|name| *name == "ALL") {
         return Err(Error::Invalid(format!(
             "providers.docker.added_caps has {all}, which removes all isolation; name the capabilities"
@@ -122,6 +113,20 @@ fn capabilities(config: &DockerConfig) -> Result<Vec<String>> {
     kept.sort();
     kept.dedup();
     Ok(kept)
+}
+
+/// Returns the names of capabilities under `key`, in capitals and without `CAP_`.
+fn capability_names(key: &str, names: &[String]) -> Result<Vec<String>> {
+    let mut short_names = Vec::with_capacity(names.len());
+    for name in names {
+        let short = name.trim().to_ascii_uppercase();
+        let short = short.strip_prefix("CAP_").unwrap_or(&short);
+        if short.is_empty() || !short.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_') {
+            return Err(Error::Invalid(format!("providers.docker.{key} has {name:?}; write names such as NET_RAW")));
+        }
+        short_names.push(short.to_owned());
+    }
+    Ok(short_names)
 }
 
 /// Parts of a box besides its configuration.
@@ -225,8 +230,9 @@ fn tmpfs(config: &DockerConfig, memory_mb: u32) -> HashMap<String, String> {
         let is_needed = config.read_only_rootfs || path == WORKSPACE && !config.user.is_empty();
         let size_mb = if path == WORKSPACE { memory_mb / 2 } else { memory_mb / 8 };
         if is_needed {
-            let options = || format!("rw,exec,nosuid,nodev,mode=1777,size={}m", size_mb.max(1));
-            tmpfs.entry(path.to_owned()).or_insert_with(options);
+            tmpfs
+                .entry(path.to_owned())
+                .or_insert_with(|| format!("rw,exec,nosuid,nodev,mode=1777,size={}m", size_mb.max(1)));
         }
     }
     tmpfs.insert(AGENT_RUN_DIR.to_owned(), RUN_DIR_OPTIONS.to_owned());

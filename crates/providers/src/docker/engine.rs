@@ -110,7 +110,6 @@ async fn describe(client: &Client, config: &DockerConfig) -> Result<About, Clien
 }
 
 fn about(version: &SystemVersion, info: SystemInfo, boxes: usize) -> About {
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let mut runtimes: Vec<String> = info.runtimes.unwrap_or_default().into_keys().collect();
     // Names for the shim of a runtime that is listed too.
     runtimes.retain(|name| !name.starts_with("io.containerd."));
@@ -150,10 +149,10 @@ fn about(version: &SystemVersion, info: SystemInfo, boxes: usize) -> About {
     let bounds_options = info.kernel_version.is_some_and(|version| is_at_least(&version, &OPTIONS_KERNEL_MIN));
     let groups_v1 = info.cgroup_version == Some(SystemInfoCgroupVersionEnum::_1);
     About {
-        version: text(&version.version),
+        version: version.version.clone().unwrap_or_default(),
         runtimes,
-        default_runtime: text(&info.default_runtime),
-        arch: text(&version.arch),
+        default_runtime: info.default_runtime.unwrap_or_default(),
+        arch: version.arch.clone().unwrap_or_default(),
         bounds_disk,
         limits,
         groups_v1,

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use bollard::Docker as Client;
 use bollard::errors::Error as ClientError;
+use bollard::models::ImageSummary;
 use bollard::query_parameters::{ListContainersOptionsBuilder, ListImagesOptionsBuilder};
 
 use super::Inner;
@@ -22,6 +23,18 @@ struct Kept {
     is_named: bool,
 }
 
+impl From<ImageSummary> for Kept {
+    fn from(image: ImageSummary) -> Kept {
+        let origin = image.labels.get(ORIGIN_LABEL).and_then(|label| serde_json::from_str::<Origin>(label).ok());
+        Kept {
+            bytes: u64::try_from(image.size).unwrap_or(0),
+            image_bytes: origin.map_or(0, |origin| origin.image_bytes),
+            parent: image.parent_id,
+            is_named: image.repo_tags.iter().any(|tag| tag != "<none>:<none>"),
+        }
+    }
+}
+
 /// Images of the snapshots of a store, by their ids.
 #[derive(Debug)]
 pub(super) struct KeptImages(HashMap<String, Kept>);
@@ -29,7 +42,8 @@ pub(super) struct KeptImages(HashMap<String, Kept>);
 impl KeptImages {
     /// Returns the images from `image` down to the first that has a name, and the bytes that they have above it.
     fn nameless(&self, image: &str) -> (Vec<&str>, u64) {
-        let (mut found, mut at) = (Vec::new(), self.0.get_key_value(image));
+        let mut found = Vec::new();
+        let mut at = self.0.get_key_value(image);
         let Some((_, first)) = at else { return (found, 0) };
         while let Some((id, kept)) = at {
             if kept.is_named || found.len() > self.0.len() {
@@ -45,10 +59,7 @@ impl KeptImages {
     pub(super) fn above_named(&self, image: &str) -> u64 {
         let Some(kept) = self.0.get(image) else { return 0 };
         let (below, bytes) = self.nameless(&kept.parent);
-        let own = match self.0.get(&kept.parent) {
-            Some(parent) => kept.bytes.saturating_sub(parent.bytes),
-            None => kept.bytes.saturating_sub(kept.image_bytes),
-        };
+        let own = self.own_bytes(kept);
         if below.is_empty() { own } else { own.saturating_add(bytes) }
     }
 
@@ -63,12 +74,14 @@ impl KeptImages {
                 parent = &below.parent;
             }
         }
-        let is_left = |(id, kept): &(&String, &Kept)| !kept.is_named && !needed.contains(id);
-        let own = |(_, kept): (&String, &Kept)| {
-            let below = self.0.get(&kept.parent).map_or(kept.image_bytes, |parent| parent.bytes);
-            kept.bytes.saturating_sub(below)
-        };
-        self.0.iter().filter(is_left).map(own).fold(0, u64::saturating_add)
+        let left = self.0.iter().filter(|(id, kept)| !kept.is_named && !needed.contains(id));
+        left.map(|(_, kept)| self.own_bytes(kept)).fold(0, u64::saturating_add)
+    }
+
+    /// Returns the bytes that an image has above its parent.
+    fn own_bytes(&self, kept: &Kept) -> u64 {
+        let below = self.0.get(&kept.parent).map_or(kept.image_bytes, |parent| parent.bytes);
+        kept.bytes.saturating_sub(below)
     }
 }
 
@@ -79,17 +92,7 @@ impl Inner {
         let filters = HashMap::from([("label", vec![store])]);
         let options = ListImagesOptionsBuilder::default().all(true).filters(&filters).build();
         let listed = within(LOOK_WAIT, client.list_images(Some(options))).await?;
-        let read = |image: bollard::models::ImageSummary| {
-            let origin = image.labels.get(ORIGIN_LABEL).and_then(|label| serde_json::from_str::<Origin>(label).ok());
-            let kept = Kept {
-                bytes: u64::try_from(image.size).unwrap_or(0),
-                image_bytes: origin.map_or(0, |origin| origin.image_bytes),
-                parent: image.parent_id,
-                is_named: image.repo_tags.iter().any(|tag| tag != "<none>:<none>"),
-            };
-            (image.id, kept)
-        };
-        Ok(KeptImages(listed.into_iter().map(read).collect()))
+        Ok(KeptImages(listed.into_iter().map(|image| (image.id.clone(), Kept::from(image))).collect()))
     }
 
     /// Returns the bytes that a container of this name holds of removed snapshots.

@@ -23,7 +23,7 @@ use super::config::DockerConfig;
 use super::engine::own_arch;
 use super::fault;
 use super::labels::REGISTRY;
-use crate::{Error, Result};
+use crate::{Error, Result, Spec};
 
 /// Key of Docker's own registry in logins.
 const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
@@ -37,6 +37,14 @@ pub(super) struct Image {
     /// Bytes of all its layers.
     pub(super) size_bytes: u64,
     pub(super) labels: HashMap<String, String>,
+}
+
+impl Image {
+    /// Returns the image if it can run the box of `spec`, and the refusal otherwise.
+    pub(super) fn checked(self, spec: &Spec) -> Result<Image> {
+        self.run.check(&spec.image, spec.entrypoint)?;
+        Ok(self)
+    }
 }
 
 /// Parses a name into its full form. A bad name is refused before it becomes part of a path.
@@ -122,8 +130,8 @@ impl Images {
             Ok(Err(_)) => return Err(Error::failed("pull an image", "the pull was cancelled")),
             Err(_) => return Err(Error::NoImage(late(name, config.pull_timeout))),
         }
-        let missing = || Error::failed("pull an image", format!("the Engine has no image {name} after its pull"));
-        inspect(client, name).await?.ok_or_else(missing)
+        let pulled = inspect(client, name).await?;
+        pulled.ok_or_else(|| Error::failed("pull an image", format!("the Engine has no image {name} after its pull")))
     }
 
     /// Joins the pull of `name`, or begins one. A pull goes on when all callers have left, until
@@ -149,7 +157,8 @@ impl Images {
             Begun::Joined(outcome, interest) => return Ok((outcome, interest)),
             Begun::New(place, interest) => (place, interest),
         };
-        let (client, config) = (client.clone(), config.clone());
+        let client = client.clone();
+        let config = config.clone();
         tasks.spawn(async move {
             // Dropping the request ends the Engine's own pull.
             let pulled = tokio::select! {
@@ -179,17 +188,10 @@ fn given_up(name: &str) -> String {
 }
 
 async fn pull(client: &Client, config: &DockerConfig, name: &str) -> Result<(), Refused> {
-    let failed = |error: images::Error| {
-        if let images::Error::Invalid(text) = error {
-            Refused::Invalid(text)
-        } else {
-            Refused::Failed(error.to_string())
-        }
-    };
-    let parsed = Name::parse(name).map_err(failed)?;
+    let parsed = Name::parse(name).map_err(not_asked)?;
     let registry = parsed.registry().to_owned();
     let logins = Logins::new(config.registries.clone(), config.docker_config.clone());
-    let credentials = logins.find(&registry).await.map_err(failed)?.map(|login| credentials(&registry, &login));
+    let credentials = logins.find(&registry).await.map_err(not_asked)?.map(|login| credentials(&registry, &login));
     let had_login = credentials.is_some();
     let repository = format!("{registry}/{}", parsed.repository());
     let options = CreateImageOptionsBuilder::default().from_image(&repository).tag(parsed.version()).build();
@@ -204,18 +206,26 @@ async fn pull(client: &Client, config: &DockerConfig, name: &str) -> Result<(), 
     Ok(())
 }
 
+/// Converts an error from before the Engine is asked for a pull.
+fn not_asked(error: images::Error) -> Refused {
+    if let images::Error::Invalid(text) = error { Refused::Invalid(text) } else { Refused::Failed(error.to_string()) }
+}
+
 /// Returns a login in the form that the Engine takes.
 fn credentials(registry: &str, login: &Login) -> DockerCredentials {
     let serveraddress = if is_docker_hub(registry) { DOCKER_HUB_KEY } else { registry };
     let empty = DockerCredentials { serveraddress: Some(serveraddress.to_owned()), ..DockerCredentials::default() };
-    let text = |secret: &SecretString| Some(secret.expose_secret().to_owned());
     match login {
         Login::Password { username, password } => {
-            DockerCredentials { username: Some(username.clone()), password: text(password), ..empty }
+            DockerCredentials { username: Some(username.clone()), password: exposed(password), ..empty }
         }
-        Login::Identity(token) => DockerCredentials { identitytoken: text(token), ..empty },
-        Login::Bearer(token) => DockerCredentials { registrytoken: text(token), ..empty },
+        Login::Identity(token) => DockerCredentials { identitytoken: exposed(token), ..empty },
+        Login::Bearer(token) => DockerCredentials { registrytoken: exposed(token), ..empty },
     }
+}
+
+fn exposed(secret: &SecretString) -> Option<String> {
+    Some(secret.expose_secret().to_owned())
 }
 
 fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> Refused {
@@ -223,47 +233,49 @@ fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> R
         return Refused::NoEngine(fault::unreachable(&error));
     }
     let streamed = if let ClientError::DockerStreamError { error } = &error { Some(error.clone()) } else { None };
-    let answered = || fault::refusal(&error).map(|(_, message)| message.to_owned());
-    let text = streamed.or_else(answered).unwrap_or_else(|| error.to_string());
-    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    let text = streamed
+        .or_else(|| fault::refusal(&error).map(|(_, message)| message.to_owned()))
+        .unwrap_or_else(|| error.to_string());
     if fault::is_full(&text) {
         return Refused::Full(fault::FULL.to_owned());
     }
-    if says(&["no matching manifest", "does not match the specified platform"]) {
+    if says(&text, &["no matching manifest", "does not match the specified platform"]) {
         return Refused::Invalid(format!(
             "the image `{name}` is not available for linux/{}, which boxes here run",
             own_arch()
         ));
     }
-    if says(&["verification failed", "failed to register layer: invalid", "unexpected commit digest", "gzip: invalid"])
-    {
+    if says(
+        &text,
+        &["verification failed", "failed to register layer: invalid", "unexpected commit digest", "gzip: invalid"],
+    ) {
         return Refused::Invalid(format!(
             "the registry {registry} sent a different layer of `{name}` than requested; the image there is broken: \
              push it again"
         ));
     }
-    if says(&["max depth exceeded"]) {
+    if says(&text, &["max depth exceeded"]) {
         return Refused::Invalid(format!(
             "the image `{name}` has more layers than this Docker Engine can stack; build it with fewer"
         ));
     }
-    if says(&["incorrect username or password"]) || had_login && says(&["unauthorized", "denied"]) {
+    if says(&text, &["incorrect username or password"]) || had_login && says(&text, &["unauthorized", "denied"]) {
         return Refused::Invalid(format!(
             "the registry {registry} rejects the login for `{name}`; check its name and password under \
              images.registries, or docker's config.json"
         ));
     }
-    if says(&["no basic auth credentials", "unauthorized", "authentication required"]) {
+    if says(&text, &["no basic auth credentials", "unauthorized", "authentication required"]) {
         return Refused::Invalid(format!(
             "the registry {registry} requires a login for `{name}`; add one under images.registries"
         ));
     }
-    if says(&["pull access denied", "repository does not exist"]) {
+    if says(&text, &["pull access denied", "repository does not exist"]) {
         return Refused::Invalid(format!(
             "the registry {registry} has no image `{name}`, or requires a login for it; check the name"
         ));
     }
-    if says(&["not found", "manifest unknown", "name unknown", "invalid reference format"]) {
+    if says(&text, &["not found", "manifest unknown", "name unknown", "invalid reference format"]) {
         return Refused::Invalid(format!("the registry {registry} has no image `{name}`; check its name and tag"));
     }
     // The Engine's own text names its resolver and repeats a registry's answer, at any length.
@@ -274,12 +286,17 @@ fn refused(name: &str, registry: &str, had_login: bool, error: ClientError) -> R
         (&["timeout", "deadline exceeded", "Client.Timeout", "unreachable"], "it does not answer"),
         (&["EOF", "connection reset", "received unexpected HTTP status: 5"], "it failed"),
     ];
-    if let Some((_, why)) = passing.iter().find(|(words, _)| says(words)) {
+    if let Some((_, why)) = passing.iter().find(|(words, _)| says(&text, words)) {
         return Refused::NoImage(format!(
             "the registry {registry} did not serve the image `{name}`: {why}; try again later"
         ));
     }
     Refused::Failed("the Engine could not pull it; see the log for its message".to_owned())
+}
+
+/// Returns whether a message has one of these texts in it.
+fn says(message: &str, texts: &[&str]) -> bool {
+    texts.iter().any(|text| message.contains(text))
 }
 
 /// Returns the Engine's image of this name; `None` if it has none.
@@ -292,8 +309,8 @@ pub(super) async fn inspect(client: &Client, name: &str) -> Result<Option<Image>
 }
 
 fn read(name: &str, inspected: ImageInspect) -> Result<Image> {
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    let (os, arch) = (text(&inspected.os), text(&inspected.architecture));
+    let os = inspected.os.unwrap_or_default();
+    let arch = inspected.architecture.unwrap_or_default();
     // An imported image may have neither.
     if !matches!(os.as_str(), "linux" | "") || !arch.is_empty() && arch != own_arch() {
         return Err(Error::Invalid(format!(
@@ -344,7 +361,8 @@ mod test {
 
     #[tokio::test]
     async fn no_more_than_so_many_images_are_pulled_at_once() {
-        let (images, tasks) = (Arc::new(Images::default()), TaskTracker::new());
+        let images = Arc::new(Images::default());
+        let tasks = TaskTracker::new();
         let socket = "unix:///nowhere/docker.sock".to_owned();
         let config = DockerConfig { socket, ..DockerConfig::new(domain::StoreId::from_entropy([1; 10])) };
         let client = Endpoint::find(&config).unwrap().client(&tasks).unwrap();

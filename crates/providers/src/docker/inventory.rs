@@ -34,10 +34,10 @@ impl Inner {
 
     pub(super) async fn inventory(&self) -> Result<Vec<Found>> {
         let found = self.containers().await?.into_iter().map(|(id, state)| {
-            let is_running = matches!(state, ContainerSummaryStateEnum::RUNNING | ContainerSummaryStateEnum::PAUSED);
             // A box that is being made is not running yet.
-            let is_changing = || self.boxes.known(&id).is_some_and(|entry| entry.is_changing());
-            Found { alive: is_running || is_changing(), id }
+            let alive = matches!(state, ContainerSummaryStateEnum::RUNNING | ContainerSummaryStateEnum::PAUSED)
+                || self.boxes.known(&id).is_some_and(|entry| entry.is_changing());
+            Found { alive, id }
         });
         Ok(found.collect())
     }

@@ -62,10 +62,12 @@ fn elsewhere() -> Error {
 #[async_trait]
 impl Pauses for Docker {
     async fn pause(&self, id: &SandboxId) -> Result<()> {
-        let (inner, id) = (Arc::clone(&self.inner), id.clone());
+        let inner = Arc::clone(&self.inner);
+        let id = id.clone();
         let work = async move {
             let (_entry, _change) = inner.boxes.change(&id).await;
-            let (client, name) = (inner.client()?, inner.name(&id));
+            let client = inner.client()?;
+            let name = inner.name(&id);
             match state::state(client, &name).await? {
                 State::Running(_) => {}
                 State::Paused => return Ok(()),
@@ -81,7 +83,8 @@ impl Pauses for Docker {
 
     async fn resume(&self, id: &SandboxId) -> Result<()> {
         let (_entry, _change) = self.inner.boxes.change(id).await;
-        let (client, name) = (self.inner.client()?, self.inner.name(id));
+        let client = self.inner.client()?;
+        let name = self.inner.name(id);
         match state::state(client, &name).await? {
             State::Running(_) => Ok(()),
             State::Paused => self.inner.unpause(client, &name).await,

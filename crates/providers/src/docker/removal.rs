@@ -96,8 +96,9 @@ impl Inner {
 /// Removes trees that no process changes any more. If the Engine's folders are on another
 /// machine, the paths do not exist here.
 async fn clear(trees: Vec<PathBuf>) {
-    let work = move || trees.iter().try_for_each(|tree| host_disk::remove_tree(tree));
-    if let Ok(Err(error)) = tokio::task::spawn_blocking(work).await {
+    let cleared =
+        tokio::task::spawn_blocking(move || trees.iter().try_for_each(|tree| host_disk::remove_tree(tree))).await;
+    if let Ok(Err(error)) = cleared {
         tracing::info!(%error, "cannot remove a box's files before its container");
     }
 }

@@ -122,7 +122,8 @@ impl Inner {
 
     /// Commits the container of a box, while its processes stand still.
     async fn take(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Taken> {
-        let (client, name) = (self.client()?, self.name(id));
+        let client = self.client()?;
+        let name = self.name(id);
         let Some(found) = state::look(client, &name).await?.filter(|found| State::of(found) != State::NotRunning)
         else {
             self.boxes.forget(id);
@@ -171,10 +172,9 @@ impl Inner {
                 "the runtime {runtime} does not expose the files of the sandbox, so it has no snapshots"
             )));
         }
-        let is_kept = |target: &&String| target.as_str() != AGENT_DIR;
         let volumes = container.mounts.iter().flatten().filter(|mount| mount.typ.as_deref() == Some("volume"));
-        let apart: Vec<&str> =
-            volumes.filter_map(|mount| mount.destination.as_ref()).filter(is_kept).map(String::as_str).collect();
+        let targets = volumes.filter_map(|mount| mount.destination.as_deref());
+        let apart: Vec<&str> = targets.filter(|target| *target != AGENT_DIR).collect();
         if apart.is_empty() {
             return Ok(());
         }
@@ -190,7 +190,9 @@ impl Snapshots for Docker {
     async fn take(&self, id: &SandboxId, snapshot: &SnapshotId) -> Result<Taken> {
         // Here and not in the task: a removal that comes after this call was dropped must wait for it.
         let take = self.inner.takes.begin(snapshot);
-        let (inner, id, snapshot) = (Arc::clone(&self.inner), id.clone(), snapshot.clone());
+        let inner = Arc::clone(&self.inner);
+        let id = id.clone();
+        let snapshot = snapshot.clone();
         let work = async move {
             let _take = take;
             let (_entry, _change) = inner.boxes.change(&id).await;
@@ -231,7 +233,8 @@ impl Snapshots for Docker {
     }
 
     async fn list(&self) -> Result<Vec<SnapshotId>> {
-        let (client, repository) = (self.inner.client()?, self.inner.repository());
+        let client = self.inner.client()?;
+        let repository = self.inner.repository();
         // A server that was killed has removed none.
         self.inner.remove_nameless(client).await;
         let listed = self.inner.images_with(client, ("reference", repository.clone())).await;

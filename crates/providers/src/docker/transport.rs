@@ -91,10 +91,7 @@ impl Endpoint {
         }
         let address = socket.strip_prefix("tcp://").or_else(|| socket.strip_prefix("http://"));
         let address = address.map(|address| address.trim_end_matches('/').to_owned());
-        let has_port = |address: &String| {
-            address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
-        };
-        let Some(address) = address.filter(has_port) else {
+        let Some(address) = address.filter(|address| has_port(address)) else {
             return Err(format!(
                 "{origin} is {socket:?}, which is not an Engine address; write a path, unix:///path, or tcp://host:port"
             ));
@@ -108,9 +105,11 @@ impl Endpoint {
 
     /// Returns a client of the Engine's API. `tasks` runs the drivers of its connections.
     pub(super) fn client(&self, tasks: &TaskTracker) -> Result<Client, bollard::errors::Error> {
-        let (endpoint, tasks) = (Arc::new(self.clone()), tasks.clone());
+        let endpoint = Arc::new(self.clone());
+        let tasks = tasks.clone();
         let transport = move |request: BollardRequest| {
-            let (endpoint, tasks) = (Arc::clone(&endpoint), tasks.clone());
+            let endpoint = Arc::clone(&endpoint);
+            let tasks = tasks.clone();
             async move { endpoint.send(request, &tasks).await }
         };
         let client = Client::connect_with_custom_transport(transport, Some("http://engine"), ANSWER_WAIT_SECS, &API)?;
@@ -156,6 +155,11 @@ impl Endpoint {
     }
 }
 
+/// Returns whether an address has a host and a port.
+fn has_port(address: &str) -> bool {
+    address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+}
+
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
@@ -183,15 +187,17 @@ fn readable_login(mut request: BollardRequest) -> BollardRequest {
     request
 }
 
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let read = read.map_err(|error| unreadable(path, &error))?;
+    if read.is_empty() { Err(unreadable(path, &"it contains no certificate")) } else { Ok(read) }
+}
+
+fn unreadable(path: &Path, error: &dyn fmt::Display) -> String {
+    format!("{} cannot be used for providers.docker.tls: {error}", path.display())
+}
+
 fn connector(tls: &DockerTls) -> Result<TlsConnector, String> {
-    let unreadable = |path: &Path, error: &dyn fmt::Display| {
-        format!("{} cannot be used for providers.docker.tls: {error}", path.display())
-    };
-    let certificates = |path: &Path| -> Result<Vec<CertificateDer<'static>>, String> {
-        let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let read = read.map_err(|error| unreadable(path, &error))?;
-        if read.is_empty() { Err(unreadable(path, &"it contains no certificate")) } else { Ok(read) }
-    };
     let mut roots = RootCertStore::empty();
     for certificate in certificates(&tls.ca)? {
         roots.add(certificate).map_err(|error| unreadable(&tls.ca, &error))?;

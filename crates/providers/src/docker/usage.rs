@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bollard::Docker as Client;
-use bollard::models::{ContainerInspectResponse, ContainerStatsResponse, MountPoint};
+use bollard::models::{ContainerInspectResponse, ContainerStatsResponse};
 use bollard::query_parameters::{InspectContainerOptionsBuilder, StatsOptionsBuilder};
 use futures_util::StreamExt;
 
@@ -74,9 +74,10 @@ fn box_stats(stats: &ContainerStatsResponse) -> BoxStats {
         return BoxStats::default();
     };
     let memory = stats.memory_stats.as_ref();
-    let detail = |name: &str| Some(*memory?.stats.as_ref()?.get(name)?);
+    let details = memory.and_then(|memory| memory.stats.as_ref());
     // Named by the version of control groups.
-    let unused = detail("total_inactive_file").or_else(|| detail("inactive_file")).unwrap_or(0);
+    let unused = details.and_then(|all| all.get("total_inactive_file").or_else(|| all.get("inactive_file")));
+    let unused = unused.copied().unwrap_or(0);
     let usage = memory.and_then(|memory| memory.usage);
     let cpu = stats.cpu_stats.as_ref().and_then(|cpu| cpu.cpu_usage.as_ref()?.total_usage);
     BoxStats {
@@ -95,9 +96,9 @@ pub(super) fn root(container: &ContainerInspectResponse) -> Option<PathBuf> {
 
 /// Returns the folders of the volumes that a container may write.
 pub(super) fn volumes(container: &ContainerInspectResponse) -> Vec<PathBuf> {
-    let is_own = |mount: &&MountPoint| mount.typ.as_deref() == Some("volume") && mount.rw == Some(true);
-    let sources = container.mounts.iter().flatten().filter(is_own).filter_map(|mount| mount.source.as_ref());
-    sources.map(PathBuf::from).collect()
+    let mounts = container.mounts.iter().flatten();
+    let volumes = mounts.filter(|mount| mount.typ.as_deref() == Some("volume") && mount.rw == Some(true));
+    volumes.filter_map(|mount| mount.source.as_ref()).map(PathBuf::from).collect()
 }
 
 /// Paths of a container's files, as the Engine reports them.
@@ -126,19 +127,24 @@ impl Paths {
 
     fn measure(&self, process: Option<&FirstProcess>) -> (DiskUsage, Sees) {
         let mut all = DiskUsage::default();
-        let mut add = |path: &Path, first: Option<u32>| {
-            let Ok(found) = usage(path, first) else { return false };
-            all.bytes = all.bytes.saturating_add(found.bytes);
-            all.entries = all.entries.saturating_add(found.entries);
-            all.is_cut |= found.is_cut;
-            true
-        };
         let ours = process.filter(|process| direct::is_here(process)).and_then(|process| process.pid.try_into().ok());
-        let root = self.root.as_ref().is_some_and(|root| add(root, ours));
+        let root = self.root.as_ref().is_some_and(|root| add_usage(&mut all, root, ours));
         for volume in &self.volumes {
-            add(volume, None);
+            add_usage(&mut all, volume, None);
         }
-        let files = self.files.iter().fold(!self.files.is_empty(), |all, file| add(file, None) && all);
+        let mut files = !self.files.is_empty();
+        for file in &self.files {
+            files &= add_usage(&mut all, file, None);
+        }
         (all, Sees { root, files })
     }
+}
+
+/// Adds the usage below `path`. Returns false if it cannot be measured.
+fn add_usage(all: &mut DiskUsage, path: &Path, first: Option<u32>) -> bool {
+    let Ok(found) = usage(path, first) else { return false };
+    all.bytes = all.bytes.saturating_add(found.bytes);
+    all.entries = all.entries.saturating_add(found.entries);
+    all.is_cut |= found.is_cut;
+    true
 }
