@@ -258,7 +258,8 @@ impl Backend for FirecrackerBackend {
         let waiting = match origin {
             Origin::Wake => {
                 let guest = machine::wake(starting, boot.wait, &keep::renewed(&boot.machine), || Ok(())).await;
-                let (guest, launched) = (guest.map_err(|error| console.ended(&error))?, Instant::now());
+                let guest = guest.map_err(|error| console.ended(&error))?;
+                let launched = Instant::now();
                 if let Some(certificate) = &boot.machine.boot.trust {
                     guest.trust(certificate).await?;
                 }
@@ -448,7 +449,8 @@ impl FirecrackerBackend {
                 return;
             }
         };
-        let (templates, images) = (Arc::clone(&self.templates), self.parts.images.clone());
+        let templates = Arc::clone(&self.templates);
+        let images = self.parts.images.clone();
         self.parts.tasks.spawn_blocking(move || {
             let finished = templates.finish(taken, record).and_then(|()| templates.prune(images.as_ref()));
             if let Err(error) = finished {
@@ -465,22 +467,24 @@ impl FirecrackerBackend {
         id_base: Option<u32>,
         cgroups: Vec<CgroupDir>,
     ) -> Result<Vmm> {
-        let text = |path: &Path| {
-            path.to_str().map(str::to_owned).ok_or_else(|| not_made(format!("{} is not UTF-8", path.display())))
-        };
-        let (firecracker, base) = (text(&found.firecracker)?, text(&plan.folder.path().join(room::JAILS))?);
-        let jailer = found.jailer.as_deref().map(text).transpose()?;
+        let firecracker = utf8(&found.firecracker)?;
+        let base = utf8(&plan.folder.path().join(room::JAILS))?;
+        let jailer = found.jailer.as_deref().map(utf8).transpose()?;
         let jail = jailer.as_deref().zip(id_base).map(|(jailer, user)| Jail { jailer, user, base: &base });
         let own_pids = jail.is_some();
         Ok(Vmm {
-            dir: text(plan.folder.path())?,
-            workdir: text(&room.path())?,
+            dir: utf8(plan.folder.path())?,
+            workdir: utf8(&room.path())?,
             argv: vmm::argv(&firecracker, jail.as_ref(), plan.id.as_str()),
-            console: text(&room.console())?,
+            console: utf8(&room.console())?,
             cgroups,
             own_pids,
         })
     }
+}
+
+fn utf8(path: &Path) -> Result<String> {
+    path.to_str().map(str::to_owned).ok_or_else(|| not_made(format!("{} is not UTF-8", path.display())))
 }
 
 /// Returns the parameters of the box in the machine.

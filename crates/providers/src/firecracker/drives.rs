@@ -62,23 +62,26 @@ impl Drives {
             }
         }
         let to = to.to_owned();
-        let make = move || {
+        let copied = tokio::task::spawn_blocking(move || {
             let to = File::options().write(true).create_new(true).mode(0o600).open(to)?;
             copy(OwnedFd::from(File::open(empty)?), &OwnedFd::from(to))
-        };
-        let copied = tokio::task::spawn_blocking(make).await;
-        copied.unwrap_or_else(|error| Err(io::Error::other(error)))
+        });
+        copied.await.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 
     /// Returns the limits of a drive.
     pub(super) fn limiter(&self) -> Option<RateLimiter> {
-        let bucket = |size: u64| (size > 0).then_some(TokenBucket { size, refill_time: REFILL_MS });
         let limiter = RateLimiter {
-            bandwidth: bucket(u64::from(self.rate.mb) << 20),
-            ops: bucket(u64::from(self.rate.operations)),
+            bandwidth: token_bucket(u64::from(self.rate.mb) << 20),
+            ops: token_bucket(u64::from(self.rate.operations)),
         };
         (limiter.bandwidth.is_some() || limiter.ops.is_some()).then_some(limiter)
     }
+}
+
+/// Returns the bucket of a rate; `None` for 0, which is no limit.
+fn token_bucket(size: u64) -> Option<TokenBucket> {
+    (size > 0).then_some(TokenBucket { size, refill_time: REFILL_MS })
 }
 
 /// Start of the name of a file that is being made.

@@ -81,16 +81,18 @@ impl Programs {
         open_kvm()?;
         // A guest of some bytes shows within milliseconds what one with Linux shows at the end of its wait.
         probe(&firecracker).await.map_err(|error| format!("Machines cannot run here: {}.", Chain(&error)))?;
-        let (kernel, modules, prepared) = (kernel.clone(), self.modules.clone(), self.prepared.clone());
-        let prepare = move || {
+        let kernel = kernel.clone();
+        let modules = self.modules.clone();
+        let prepared = self.prepared.clone();
+        let preparing = tokio::task::spawn_blocking(move || {
             let made = guest_kernel::prepare(&kernel, modules.as_deref(), &agent_program(), &prepared)?;
             // Boxes have names of their own for the files of theirs.
             if let Err(error) = guest_kernel::prune(&prepared, &made.digest) {
                 tracing::debug!(%error, "cannot remove earlier guest kernels");
             }
             Ok::<_, guest_kernel::Error>(made)
-        };
-        let kernel = tokio::task::spawn_blocking(prepare).await.map_err(|error| error.to_string())?;
+        });
+        let kernel = preparing.await.map_err(|error| error.to_string())?;
         let kernel = kernel.map_err(|error| format!("The guest kernel cannot be prepared: {}.", Chain(&error)))?;
         Ok(Found { firecracker, jailer, kernel, version })
     }

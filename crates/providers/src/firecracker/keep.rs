@@ -54,7 +54,8 @@ impl Keeper<'_> {
         let room = Room::find(folder);
         let size = room.read_machine().map_err(not_taken)?;
         let record = SavedRecord::new(&size.version, None, (size.memory_mb, size.vcpus, size.drive_mb));
-        let (from, to) = (room.clone(), new.path().to_owned());
+        let from = room.clone();
+        let to = new.path().to_owned();
         let copy = async move {
             let copied = tokio::task::spawn_blocking(move || {
                 from.take_written(&to)?;
@@ -63,7 +64,8 @@ impl Keeper<'_> {
             });
             copied.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_taken)
         };
-        let (process, was_paused) = (process_of(folder)?, room.is_marked_paused());
+        let process = process_of(folder)?;
+        let was_paused = room.is_marked_paused();
         // A server that is killed meanwhile leaves one that a later server has go on.
         room.mark_paused().map_err(not_taken)?;
         process.go_on().map_err(not_taken)?;
@@ -114,21 +116,15 @@ impl Keeper<'_> {
         }
         let process = process.ok_or(Error::Gone)?;
         let record = SavedRecord::new(&size.version, None, (size.memory_mb, size.vcpus, size.drive_mb));
-        let (from, to) = (room.clone(), room.suspended());
+        let from = room.clone();
+        let to = room.suspended();
         let copy = async move {
             let finished = tokio::task::spawn_blocking(move || {
                 // Of an attempt that was cut off.
                 remove_tree(&to)?;
                 DirBuilder::new().mode(0o700).create(&to)?;
-                let written = || {
-                    from.sync()?;
-                    from.take_written(&to)?;
-                    // The process writes to the drive only while its machine runs.
-                    open_written(&from.file(CHANGES))?.sync_data()?;
-                    Saved::finish(&to, record)
-                };
                 // The machine goes on then, and what is there would be of the past.
-                written().or_else(|error| Saved::discard(&to).and(Err(error)))
+                finish_suspended(&from, &to, record).or_else(|error| Saved::discard(&to).and(Err(error)))
             });
             finished.await.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(not_written)
         };
@@ -169,10 +165,11 @@ impl Keeper<'_> {
         let process = start(self.agent, folder, &machine.vmm, &console).await?;
         let starting = Starting { room: &room, process: &process, tasks: self.tasks };
         let renewed = of_disk(folder)?;
-        // Once it goes on, what is in the folder is of the past.
-        let loaded = || room.mark_unrenewed().and_then(|()| saved.remove());
-        let woken = machine::wake(starting, self.boot_timeout, &renewed, loaded).await;
-        let guest = match woken {
+        let woken = machine::wake(starting, self.boot_timeout, &renewed, || {
+            // Once it goes on, what is in the folder is of the past.
+            room.mark_unrenewed().and_then(|()| saved.remove())
+        });
+        let guest = match woken.await {
             Ok(guest) => guest,
             Err(error) => {
                 let error = console.ended(&error);
@@ -274,6 +271,15 @@ pub(super) fn entropy() -> Result<String> {
     let mut entropy = [0; MACHINE_ENTROPY_BYTES];
     rand::rngs::SysRng.try_fill_bytes(&mut entropy).map_err(not_made)?;
     Ok(entropy.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Completes the files of a suspended box, whose machine stands still, in the folder `to`.
+fn finish_suspended(room: &Room, to: &Path, record: SavedRecord) -> io::Result<Saved> {
+    room.sync()?;
+    room.take_written(to)?;
+    // The process writes to the drive only while its machine runs.
+    open_written(&room.file(CHANGES))?.sync_data()?;
+    Saved::finish(to, record)
 }
 
 fn read(snapshot: &SnapshotFolder) -> Result<Saved> {

@@ -75,6 +75,11 @@ fn at(step: &'static str) -> impl FnOnce(&dyn std::fmt::Display) -> Failed {
     move |cause| Failed { step, cause: cause.to_string() }
 }
 
+/// Returns what makes a [`Failed`] of the answer to `step`.
+fn failed(step: &'static str) -> impl FnOnce(firecracker::Error) -> Failed {
+    move |error| at(step)(&error)
+}
+
 /// Machine that waits for the line of the host.
 #[derive(Debug)]
 pub(super) struct Waiting {
@@ -112,7 +117,6 @@ pub(super) async fn restore(at: Starting<'_>, boot: &Boot, drive_bytes: u64) -> 
 /// Loads the machine that is saved in the room, and has it go on; with another drive for changes, if its
 /// size is not the one that the machine knows.
 async fn load(api: &mut Api, is_resized: bool) -> std::result::Result<(), Failed> {
-    let failed = |step| move |error: firecracker::Error| at(step)(&error);
     let saved = LoadSnapshot {
         snapshot_path: STATE.to_owned(),
         mem_backend: Memory::File(MEMORY.to_owned()),
@@ -150,7 +154,6 @@ pub(super) async fn save(
 }
 
 async fn write(api: &mut Api) -> std::result::Result<(), Failed> {
-    let failed = |step| move |error: firecracker::Error| at(step)(&error);
     api.apply(&State::Paused).await.map_err(failed("pause the machine"))?;
     let written = api.apply(&new_files()).await.map_err(failed("write the machine"));
     api.apply(&State::Resumed).await.map_err(failed("resume the machine"))?;
@@ -245,16 +248,15 @@ pub(super) async fn go_on(room: &Room, tasks: &TaskTracker, renewed: &Restored) 
 /// Returns whether it was one: the processes of its box still stand still.
 async fn release(room: &Room, tasks: &TaskTracker) -> Result<bool> {
     const ACTION: &str = "resume a machine";
-    let refused = |error| refused(ACTION, error);
     let mut api = connected(room, ACTION, tasks).await?;
-    let is_paused = api.instance().await.map_err(refused)?.state == "Paused";
+    let is_paused = api.instance().await.map_err(|error| refused(ACTION, error))?.state == "Paused";
     if is_paused {
         // Without this the vsock would pass nothing on any more.
-        let written = api.apply(&new_files()).await.map_err(refused);
+        let written = api.apply(&new_files()).await.map_err(|error| refused(ACTION, error));
         // On a full disk they may hold the last that was free.
         room.remove([NEW_STATE, NEW_MEMORY]).map_err(|error| Error::failed(ACTION, error))?;
         written?;
-        api.apply(&State::Resumed).await.map_err(refused)?;
+        api.apply(&State::Resumed).await.map_err(|error| refused(ACTION, error))?;
     }
     Ok(is_paused)
 }
@@ -272,7 +274,6 @@ pub(super) async fn wake(
     loaded: impl FnOnce() -> io::Result<()>,
 ) -> std::result::Result<AgentGuest, Failed> {
     const STEP: &str = "reach the agent of a machine that was loaded";
-    let failed = |step| move |error: firecracker::Error| self::at(step)(&error);
     let deadline = Instant::now() + wait;
     let mut api = api(at, deadline).await?;
     let saved = LoadSnapshot {
@@ -313,7 +314,6 @@ pub(super) async fn settle(
 }
 
 async fn configure(api: &mut Api, boot: &Boot) -> std::result::Result<(), Failed> {
-    let failed = |step| move |error: firecracker::Error| at(step)(&error);
     let size = MachineConfig { vcpu_count: boot.vcpus, mem_size_mib: boot.memory_mb };
     api.apply(&size).await.map_err(failed("set the size of the machine"))?;
     let source = BootSource {

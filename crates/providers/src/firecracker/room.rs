@@ -213,6 +213,7 @@ impl Room {
 /// Gives a file to the user of a box; one without a user leaves it as it is.
 pub(super) fn give(path: &Path, id: Option<u32>) -> io::Result<()> {
     let Some(id) = id else { return Ok(()) };
-    let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
+    let uid = Uid::from_raw(id);
+    let gid = Gid::from_raw(id);
     Ok(chownat(CWD, path, Some(uid), Some(gid), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?)
 }

@@ -181,7 +181,8 @@ impl Checks {
         if self.knows(saved)? {
             return Ok(());
         }
-        let (ids, checked) = (saved.ids()?, saved.clone());
+        let ids = saved.ids()?;
+        let checked = saved.clone();
         let checked = tokio::task::spawn_blocking(move || checked.check()).await;
         checked.unwrap_or_else(|error| Err(io::Error::other(error)))?;
         self.add(saved, ids);
@@ -239,7 +240,8 @@ mod test {
         {
             let dir = temp.path().join(at.to_string());
             fs::create_dir(&dir).unwrap();
-            let (saved, checks) = (written(&dir), Checks::default());
+            let saved = written(&dir);
+            let checks = Checks::default();
             if at % 2 == 0 {
                 checks.check(&saved).await.unwrap();
             } else {

@@ -49,10 +49,11 @@ impl Properties<'_> {
     /// Returns the name of the template: of these properties, and of the processor and kernel of this host.
     fn name(&self) -> String {
         let host = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let processor = processor.lines().take_while(|line| !line.is_empty());
-        let is_used = |line: &&str| line.split_once(':').is_some_and(|(name, _)| PROCESSOR.contains(&name.trim()));
-        let processor: Vec<_> = processor.filter(is_used).collect();
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let first = cpuinfo.lines().take_while(|line| !line.is_empty());
+        let processor: Vec<_> = first
+            .filter(|line| line.split_once(':').is_some_and(|(name, _)| PROCESSOR.contains(&name.trim())))
+            .collect();
         let whole = serde_json::to_vec(&(self, BOOT_ARGUMENTS, host, processor)).unwrap_or_default();
         Sha256::digest(whole).iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -75,6 +76,27 @@ enum State {
     Making,
     Ready { saved: Saved, used: Instant },
     Resting { until: Instant },
+}
+
+impl State {
+    /// Returns the files of a template that is ready.
+    fn saved(&self) -> Option<&Saved> {
+        match self {
+            State::Ready { saved, .. } => Some(saved),
+            State::Making | State::Resting { .. } => None,
+        }
+    }
+}
+
+fn described(name: &str, saved: &Saved) -> ImageSnapshot {
+    ImageSnapshot {
+        name: name.to_owned(),
+        image: saved.record.image.clone().unwrap_or_default(),
+        kernel: saved.record.kernel.clone(),
+        // One that is being removed takes nothing.
+        size_bytes: saved.size_bytes().unwrap_or_default(),
+        created: saved.record.created(),
+    }
 }
 
 /// Turn to make a template. Dropping it gives the turn up.
@@ -153,8 +175,7 @@ impl Templates {
     pub(super) fn fall_back(&self, saved: &Saved, cause: &dyn std::fmt::Display) {
         self.fallbacks.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(%cause, "cannot make a machine from its template; booting it instead");
-        let is_of = |state: &State| matches!(state, State::Ready { saved: known, .. } if known.dir() == saved.dir());
-        self.known.lock().retain(|_, state| !is_of(state));
+        self.known.lock().retain(|_, state| state.saved().is_none_or(|known| known.dir() != saved.dir()));
         if let Err(error) = saved.remove() {
             tracing::warn!(%error, "cannot remove a template");
         }
@@ -208,27 +229,15 @@ impl Templates {
 
     /// Returns the folders of the templates that are ready.
     pub(super) fn dirs(&self) -> Vec<PathBuf> {
-        let of = |state: &State| match state {
-            State::Ready { saved, .. } => Some(saved.dir().to_owned()),
-            State::Making | State::Resting { .. } => None,
-        };
-        self.known.lock().values().filter_map(of).collect()
+        self.known.lock().values().filter_map(State::saved).map(|saved| saved.dir().to_owned()).collect()
     }
 
     /// Returns the templates that are ready, the newest first.
     pub(super) fn list(&self) -> ImageSnapshots {
-        let of = |(name, state): (&String, &State)| {
-            let State::Ready { saved, .. } = state else { return None };
-            Some(ImageSnapshot {
-                name: name.clone(),
-                image: saved.record.image.clone().unwrap_or_default(),
-                kernel: saved.record.kernel.clone(),
-                // One that is being removed takes nothing.
-                size_bytes: saved.size_bytes().unwrap_or_default(),
-                created: saved.record.created(),
-            })
-        };
-        let mut snapshots: Vec<_> = self.known.lock().iter().filter_map(of).collect();
+        let known = self.known.lock();
+        let ready = known.iter().filter_map(|(name, state)| Some((name, state.saved()?)));
+        let mut snapshots: Vec<_> = ready.map(|(name, saved)| described(name, saved)).collect();
+        drop(known);
         snapshots.sort_by(|one, other| (other.created, &other.name).cmp(&(one.created, &one.name)));
         ImageSnapshots { snapshots, fallbacks: self.fallbacks.load(Ordering::Relaxed) }
     }
