@@ -149,7 +149,6 @@ impl Custom {
 
 /// Returns the policy on connections that the remote service is asked for.
 fn egress(spec: &Spec) -> api::EgressPolicy {
-    let texts = |entries: &[EgressEntry]| entries.iter().map(ToString::to_string).collect();
     let Some(policy) = spec.egress.first() else {
         return api::EgressPolicy {
             mode: api::EgressMode::None,
@@ -165,6 +164,10 @@ fn egress(spec: &Spec) -> api::EgressPolicy {
     };
     let secrets = policy.secrets.iter().map(ToString::to_string).collect();
     api::EgressPolicy { mode, allow: texts(&policy.allow), deny: texts(&policy.deny), secrets }
+}
+
+fn texts(entries: &[EgressEntry]) -> Vec<String> {
+    entries.iter().map(ToString::to_string).collect()
 }
 
 #[async_trait]
@@ -212,7 +215,9 @@ impl Provider for Custom {
         // runs. A second start finds the box that the first made.
         let starting = self.remote.boxes.begin_alone(id).await;
         let (answer, answered) = oneshot::channel();
-        let (remote, id, spec) = (Arc::clone(&self.remote), id.clone(), spec.clone());
+        let remote = Arc::clone(&self.remote);
+        let id = id.clone();
+        let spec = spec.clone();
         self.tasks.spawn(async move {
             let started = remote.start(&id, &spec, starting).await;
             let _ = answer.send(started);
@@ -254,6 +259,10 @@ fn unwanted() -> Error {
     Error::failed("start a box", "it was stopped before the other service had made it")
 }
 
+fn started_since(began: Instant) -> Started {
+    Started { phases: vec![Phase { name: "box", took: began.elapsed() }] }
+}
+
 impl Remote {
     /// Adds this provider's two labels to the caller's.
     fn labelled(&self, id: Option<&SandboxId>, spec: &Spec) -> domain::Metadata {
@@ -265,9 +274,8 @@ impl Remote {
 
     async fn start(&self, id: &SandboxId, spec: &Spec, starting: Starting) -> Result<Started> {
         let began = Instant::now();
-        let phases = || vec![Phase { name: "box", took: began.elapsed() }];
         match self.running(id).await {
-            Ok(_) => return Ok(Started { phases: phases() }),
+            Ok(_) => return Ok(started_since(began)),
             Err(Error::Gone) => {}
             Err(error) => {
                 self.boxes.forget(id);
@@ -285,7 +293,7 @@ impl Remote {
             }
         }
         drop(starting);
-        made.map(|()| Started { phases: phases() })
+        made.map(|()| started_since(began))
     }
 
     /// Requests a new box. The idempotency key makes a repeat return the same sandbox. If that

@@ -135,9 +135,8 @@ impl Output {
                 Ok(Some(ExecEvent::Stderr(bytes))) => Ok(OutputEvent::Stderr(bytes)),
                 Ok(Some(ExecEvent::Exit(exit))) => {
                     self.ended = true;
-                    let is_told = |line: &Bytes| line.starts_with(api::TIMED_OUT.as_bytes());
                     if exit.timed_out {
-                        self.held.take_if(|line| is_told(line));
+                        self.held.take_if(|line| line.starts_with(api::TIMED_OUT.as_bytes()));
                     }
                     Ok(OutputEvent::Exit(ExitStatus {
                         code: exit.code,

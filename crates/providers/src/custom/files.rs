@@ -101,7 +101,8 @@ pub(super) fn pieces(action: &'static str, stream: FileStream, length: Option<u6
 /// Writes a file; see [`Guest::write_file`].
 pub(super) async fn write(guest: &CustomGuest, path: &str, mode: Option<u32>, mut content: ByteStream) -> Result<()> {
     let mut begin: Vec<Bytes> = Vec::new();
-    let (mut is_whole, mut bytes) = (false, 0);
+    let mut is_whole = false;
+    let mut bytes = 0;
     while !is_whole && bytes <= WHOLE_BYTES_MAX {
         match content.next().await {
             Some(piece) => {
@@ -142,8 +143,10 @@ async fn write_whole(guest: &CustomGuest, path: &str, mode: Option<u32>, content
 
 async fn write_stream(guest: &CustomGuest, path: &str, content: ByteStream) -> Result<()> {
     let client = guest.writing()?;
-    let send = |content| async move { client.write_file_stream(guest.sandbox(), path, content, None).await };
-    upload(guest, WRITE, content, send).await.map(|_| ())
+    let written = upload(guest, WRITE, content, |content| async move {
+        client.write_file_stream(guest.sandbox(), path, content, None).await
+    });
+    written.await.map(|_| ())
 }
 
 /// Opens an archive; see [`Guest::archive`].
@@ -156,8 +159,10 @@ pub(super) async fn archive(guest: &CustomGuest, path: &str) -> Result<ByteStrea
 /// Unpacks an archive; see [`Guest::unpack`].
 pub(super) async fn unpack(guest: &CustomGuest, path: &str, archive: ByteStream) -> Result<Unpacked> {
     let client = guest.writing()?;
-    let send = |content| async move { client.write_archive(guest.sandbox(), path, content).await };
-    match upload(guest, "unpack an archive", archive, send).await {
+    let unpacked = upload(guest, "unpack an archive", archive, |content| async move {
+        client.write_archive(guest.sandbox(), path, content).await
+    });
+    match unpacked.await {
         Ok(api::Unpacked { members, bytes }) => Ok(Unpacked { members, bytes }),
         Err(Error::Gone) => Err(guest.missing(path).await),
         Err(error) => Err(error),

@@ -23,6 +23,10 @@ impl fmt::Debug for CustomGuest {
     }
 }
 
+fn busy() -> Error {
+    Error::Exhausted("too many operations are in progress in this sandbox; try again later".to_owned())
+}
+
 impl CustomGuest {
     /// Returns the id of the sandbox at the remote service.
     pub(super) fn sandbox(&self) -> &str {
@@ -37,8 +41,6 @@ impl CustomGuest {
     /// Acquires one of the permits for requests about this box.
     pub(super) async fn permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>> {
         let permit = tokio::time::timeout(self.remote.timeout, self.known.permits.acquire()).await;
-        let busy =
-            || Error::Exhausted("too many operations are in progress in this sandbox; try again later".to_owned());
         permit.map_err(|_| busy())?.map_err(|_| busy())
     }
 

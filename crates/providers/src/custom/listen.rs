@@ -32,8 +32,11 @@ pub(super) async fn listen(guest: &CustomGuest, port: u16) -> Result<PortConnect
     let mut task = JoinSet::new();
     task.spawn(pass_on(listener, Arc::new(far), to_refuse, sender));
     let listening = Listening { connections, _task: task };
-    let next = |mut listening: Listening| async move { Some((listening.connections.recv().await?, listening)) };
-    Ok(stream::unfold(listening, next).boxed())
+    let connections = stream::unfold(listening, |mut listening| async move {
+        let connection = listening.connections.recv().await?;
+        Some((connection, listening))
+    });
+    Ok(connections.boxed())
 }
 
 /// A port that is listened on.
@@ -123,7 +126,8 @@ impl PortConnection for Waiting {
             Ok(Err(error)) => return Err(far.broken(error).await),
             Err(_) => return Err(Error::failed(ACCEPT, "the other service does not answer")),
         };
-        let (remote, known) = (Arc::clone(&far.remote), far.known.clone());
+        let remote = Arc::clone(&far.remote);
+        let known = far.known.clone();
         Ok(output(Output { remote, known, stream, failure }))
     }
 }

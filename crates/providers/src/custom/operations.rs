@@ -94,7 +94,8 @@ impl Guest for CustomGuest {
     async fn chmod(&self, path: &str, mode: u32) -> Result<()> {
         check_path(path)?;
         check_mode(mode)?;
-        let (client, mode) = (self.writing()?, format!("{mode:04o}"));
+        let client = self.writing()?;
+        let mode = format!("{mode:04o}");
         let answer = client.chmod_file(self.sandbox(), path, &mode);
         self.ask_of("change the mode of a file", path, answer).await.map(|_| ())
     }

@@ -41,7 +41,8 @@ pub(super) async fn connect(guest: &CustomGuest, port: u16, input: ByteStream) -
         Err(Error::Gone) => return Err(missing(guest, port).await),
         opened => opened?,
     };
-    let (remote, known) = (Arc::clone(&guest.remote), guest.known.clone());
+    let remote = Arc::clone(&guest.remote);
+    let known = guest.known.clone();
     Ok(output(Output { remote, known, stream, failure }))
 }
 

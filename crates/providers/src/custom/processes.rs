@@ -69,10 +69,11 @@ pub(super) async fn start(guest: &CustomGuest, command: Command, background: Bac
     };
     let client = guest.writing()?;
     let started = guest.ask(START, client.start_process(guest.sandbox(), request)).await;
-    // An earlier release knows the field for its own streams alone.
-    let is_unknown =
-        |error: &Error| matches!(error, Error::Invalid(text) if is_lossless && text.contains("`resumable`"));
-    let started = started.map_err(|error| if is_unknown(&error) { cannot_resume(guest) } else { error })?;
+    let started = started.map_err(|error| {
+        // An earlier release knows the field for its own streams alone.
+        let is_unknown = matches!(&error, Error::Invalid(text) if is_lossless && text.contains("`resumable`"));
+        if is_unknown { cannot_resume(guest) } else { error }
+    })?;
     one(guest, started.process_id).await
 }
 
@@ -102,17 +103,21 @@ pub(super) async fn list(guest: &CustomGuest) -> Result<Vec<ProcessInfo>> {
     Ok(processes)
 }
 
+fn invalid_process() -> Error {
+    Error::failed(LIST, "the other service described an invalid process")
+}
+
 fn info(process: Process) -> Result<ProcessInfo> {
-    let wrong = || Error::failed(LIST, "the other service described an invalid process");
     let terminal = match (process.tty, process.cols, process.rows) {
         (true, Some(cols), Some(rows)) => Some(TerminalSize { cols, rows }),
         (false, None, None) => None,
-        _ => return Err(wrong()),
+        _ => return Err(invalid_process()),
     };
     if process.command.len() > 4 * PROCESS_COMMAND_BYTES_MAX || process.first_seq > process.last_seq {
-        return Err(wrong());
+        return Err(invalid_process());
     }
-    let duration = process.duration.as_deref().map(domain::parse_duration).transpose().map_err(|_| wrong())?;
+    let duration =
+        process.duration.as_deref().map(domain::parse_duration).transpose().map_err(|_| invalid_process())?;
     let exit = match (process.state, process.exit_code) {
         (ProcessState::Running, _) => None,
         (ProcessState::Exited, Some(code)) => Some(ExitStatus {
@@ -122,7 +127,7 @@ fn info(process: Process) -> Result<ProcessInfo> {
             pids_exhausted: process.pids_exhausted,
             duration: duration.unwrap_or_default(),
         }),
-        (ProcessState::Exited, None) => return Err(wrong()),
+        (ProcessState::Exited, None) => return Err(invalid_process()),
     };
     Ok(ProcessInfo {
         process: process.process_id,
@@ -130,7 +135,7 @@ fn info(process: Process) -> Result<ProcessInfo> {
         command: words(&process.command),
         pid: process.pid,
         terminal,
-        started: process.started_at.parse::<Timestamp>().map_err(|_| wrong())?,
+        started: process.started_at.parse::<Timestamp>().map_err(|_| invalid_process())?,
         exit,
         first: process.first_seq,
         end: process.last_seq,
@@ -198,7 +203,8 @@ struct Source {
 
 impl Source {
     fn of(guest: &CustomGuest, action: &'static str) -> Source {
-        let (remote, known) = (Arc::clone(&guest.remote), guest.known.clone());
+        let remote = Arc::clone(&guest.remote);
+        let known = guest.known.clone();
         Source { remote, known, action, started: Instant::now() }
     }
 

@@ -81,8 +81,7 @@ impl Remote {
 
     /// Checks whether a sandbox is this server's box `id`.
     pub(super) fn is_ours(&self, sandbox: &Sandbox, id: &SandboxId) -> bool {
-        let label = |name| sandbox.metadata.0.get(name).map(String::as_str);
-        label(STORE_LABEL) == Some(self.label.as_str()) && label(ID_LABEL) == Some(id.as_str())
+        label(sandbox, STORE_LABEL) == Some(self.label.as_str()) && label(sandbox, ID_LABEL) == Some(id.as_str())
     }
 
     /// Lists every sandbox with these labels, in any state.
@@ -101,12 +100,9 @@ impl Remote {
                     page => page?,
                 };
                 // An older service may ignore the filters and return every sandbox.
-                let has = |sandbox: &Sandbox, (name, value): &(&str, &str)| {
-                    sandbox.metadata.0.get(*name).map(String::as_str) == Some(*value)
-                };
-                found.extend(
-                    page.sandboxes.into_iter().filter(|sandbox| labels.iter().all(|label| has(sandbox, label))),
-                );
+                let mut sandboxes = page.sandboxes;
+                sandboxes.retain(|sandbox| labels.iter().all(|(name, value)| label(sandbox, name) == Some(*value)));
+                found.append(&mut sandboxes);
                 cursor = page.next;
                 if cursor.is_none() {
                     return Ok(found);
@@ -162,27 +158,27 @@ impl Remote {
 
     /// Removes every sandbox that is this box.
     pub(super) async fn remove_all(&self, id: &SandboxId) -> Result<()> {
-        const ACTION: &str = "stop a box";
         let client = self.writing(id)?;
         let generation = self.boxes.generation(id);
-        let remove = async |remote: &str| {
-            let removed = self.within_of(ACTION, generation, client.destroy(remote)).await;
-            match removed {
-                Ok(_) => Ok(true),
-                Err(Error::Gone) => Ok(false),
-                Err(error) => Err(error),
-            }
-        };
         // A remembered sandbox needs no search.
         if let Some(known) = self.boxes.known(id)
-            && remove(&known.remote).await?
+            && self.remove(&client, generation, &known.remote).await?
         {
             return Ok(());
         }
         for sandbox in self.found(id).await? {
-            remove(&sandbox.id).await?;
+            self.remove(&client, generation, &sandbox.id).await?;
         }
         Ok(())
+    }
+
+    /// Removes a sandbox. Returns false if it is gone already.
+    async fn remove(&self, client: &Client, generation: Option<u64>, remote: &str) -> Result<bool> {
+        match self.within_of("stop a box", generation, client.destroy(remote)).await {
+            Ok(_) => Ok(true),
+            Err(Error::Gone) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns the reason why the service cannot be used now, if any. Also learns the facts.
@@ -195,18 +191,6 @@ impl Remote {
     }
 
     async fn look(&self) -> Result<(), String> {
-        let told = |error| {
-            let error = fault("report its health", None, error);
-            if let Error::Unavailable(text) = error {
-                return text;
-            }
-            tracing::warn!(
-                provider = self.name,
-                error = %Chain(&error),
-                "the service behind a provider does not report its health"
-            );
-            "the service behind it does not answer like a Tidebox server; see the log for the cause".to_owned()
-        };
         match self.client.providers().await {
             Ok(providers) => {
                 let provider = self.chosen(&providers)?;
@@ -221,11 +205,25 @@ impl Remote {
             // the key is accepted.
             Err(error) if error.is_code("unauthorized") || error.is_code("forbidden") => {
                 let filter = Filter { metadata: &[(STORE_LABEL, &self.label)], limit: Some(1), ..Filter::default() };
-                self.client.list_page(&filter).await.map_err(told)?;
-                self.client.ready().await.map(|_| ()).map_err(told)
+                self.client.list_page(&filter).await.map_err(|error| self.health_trouble(error))?;
+                self.client.ready().await.map(|_| ()).map_err(|error| self.health_trouble(error))
             }
-            Err(error) => Err(told(error)),
+            Err(error) => Err(self.health_trouble(error)),
         }
+    }
+
+    /// Returns what an operator is told about a service that does not report its health.
+    fn health_trouble(&self, error: client::Error) -> String {
+        let error = fault("report its health", None, error);
+        if let Error::Unavailable(text) = error {
+            return text;
+        }
+        tracing::warn!(
+            provider = self.name,
+            error = %Chain(&error),
+            "the service behind a provider does not report its health"
+        );
+        "the service behind it does not answer like a Tidebox server; see the log for the cause".to_owned()
     }
 
     /// Returns the remote provider that makes this provider's boxes.
@@ -265,13 +263,22 @@ impl Remote {
     }
 }
 
-fn facts_of(detail: ProviderDetail) -> Facts {
-    let config = detail.config;
-    let kind = |limit: &str| match config.limits.0.get(limit).map(String::as_str) {
+/// Returns the value of a label of a sandbox.
+fn label<'a>(sandbox: &'a Sandbox, name: &str) -> Option<&'a str> {
+    sandbox.metadata.0.get(name).map(String::as_str)
+}
+
+fn limit_kind(word: Option<&str>) -> LimitKind {
+    match word {
         Some("hard") => LimitKind::Hard,
         Some("soft") => LimitKind::Soft,
         _ => LimitKind::None,
-    };
+    }
+}
+
+fn facts_of(detail: ProviderDetail) -> Facts {
+    let config = detail.config;
+    let limits = LIMITS.map(|limit| (limit, limit_kind(config.limits.0.get(limit).map(String::as_str))));
     Facts {
         isolation: match config.isolation.as_str() {
             "vm" => Isolation::Vm,
@@ -280,7 +287,7 @@ fn facts_of(detail: ProviderDetail) -> Facts {
         },
         runtime: format!("remote:{}", words(&config.runtime)),
         network_mode: words(&config.network_mode),
-        limits: LIMITS.map(|limit| (limit, kind(limit))).to_vec(),
+        limits: limits.to_vec(),
         missing: detail.health.missing.iter().take(20).map(|lack| words(lack)).collect(),
     }
 }

@@ -106,7 +106,8 @@ pub(super) async fn replace(guest: &CustomGuest, request: &Replace) -> Result<Re
     if replaced.files.len() > files_max as usize {
         return Err(Error::failed(ACTION, "the other service returned more than requested"));
     }
-    let file = |file: api::ReplacedFile| ReplacedFile { path: file.path, replacements: file.replacements };
     let end = end(replaced.files_searched, replaced.files_skipped, replaced.truncated_by);
-    Ok(ReplaceResult { files: replaced.files.into_iter().map(file).collect(), end })
+    let files = replaced.files.into_iter();
+    let files = files.map(|file| ReplacedFile { path: file.path, replacements: file.replacements });
+    Ok(ReplaceResult { files: files.collect(), end })
 }

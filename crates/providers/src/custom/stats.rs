@@ -31,8 +31,11 @@ impl Remote {
         let all = self.within(ACTION, self.client.stats_of_all(&filter)).await?;
         let all: HashMap<&str, &api::SandboxStats> =
             all.iter().map(|stats| (stats.sandbox_id.as_str(), stats)).collect();
-        let of = |id: &SandboxId| self.boxes.known(id).and_then(|known| all.get(known.remote.as_str()).copied());
-        Ok(ids.iter().map(|id| of(id).map(box_stats).unwrap_or_default()).collect())
+        let in_order = ids.iter().map(|id| {
+            let stats = self.boxes.known(id).and_then(|known| all.get(known.remote.as_str()).copied());
+            stats.map(box_stats).unwrap_or_default()
+        });
+        Ok(in_order.collect())
     }
 
     /// Remembers the running sandboxes of all boxes: after a restart none is known.
