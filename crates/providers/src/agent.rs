@@ -186,13 +186,13 @@ impl Guest for AgentGuest {
         let request = wire_types::PathOnly { path: path.to_owned() };
         let bounds = Bounds { text: ANSWER_BYTES_MAX, count: LIST_ENTRIES_MAX };
         let mut entries = Vec::new();
-        let take = |info| {
+        let gathered = self.connection.gather(ACTION, "/files/list", &request, LONG_WAIT, bounds, |info| {
             let info: FileInfo = wire::file_info(ACTION, info)?;
             let texts = info.name.len() + info.path.len() + info.target.as_ref().map_or(0, String::len);
             entries.push(info);
             Ok(texts + size_of::<FileInfo>())
-        };
-        self.connection.gather(ACTION, "/files/list", &request, LONG_WAIT, bounds, take).await?;
+        });
+        gathered.await?;
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
     }
@@ -225,13 +225,13 @@ impl Guest for AgentGuest {
         let request = wire_types::Glob { pattern: pattern.to_owned() };
         let bounds = Bounds { text: ANSWER_BYTES_MAX, count: GLOB_RESULTS_MAX };
         let mut paths = Vec::new();
-        let take = |path: String| {
+        let gathered = self.connection.gather(ACTION, "/files/glob", &request, LONG_WAIT, bounds, |path: String| {
             check_path(&path).map_err(|_| Error::failed(ACTION, "the agent returned an invalid path"))?;
             let held = path.len() + size_of::<String>();
             paths.push(path);
             Ok(held)
-        };
-        self.connection.gather(ACTION, "/files/glob", &request, LONG_WAIT, bounds, take).await?;
+        });
+        gathered.await?;
         paths.sort();
         Ok(paths)
     }
@@ -286,15 +286,15 @@ impl Guest for AgentGuest {
         let request = wire_types::Console { lines };
         let bounds = Bounds { text: CONSOLE_ANSWER_BYTES_MAX, count: CONSOLE_LINES_MAX };
         let mut newest = VecDeque::new();
-        let take = |line: String| {
+        let gathered = self.connection.gather(ACTION, "/console", &request, SHORT_WAIT, bounds, |line: String| {
             let held = line.len() + size_of::<String>();
             newest.push_back(line);
             if newest.len() > lines {
                 newest.pop_front();
             }
             Ok(held)
-        };
-        self.connection.gather(ACTION, "/console", &request, SHORT_WAIT, bounds, take).await?;
+        });
+        gathered.await?;
         Ok(newest.into())
     }
 
@@ -302,13 +302,13 @@ impl Guest for AgentGuest {
         const ACTION: &str = "list the ports of a box";
         let bounds = Bounds { text: ANSWER_BYTES_MAX, count: PORTS_MAX };
         let mut ports = Vec::new();
-        let take = |port| {
+        let gathered = self.connection.gather(ACTION, "/ports", &(), SHORT_WAIT, bounds, |port| {
             let port = ports::listening(port);
             let held = size_of::<ListeningPort>() + port.process.as_ref().map_or(0, String::len);
             ports.push(port);
             Ok(held)
-        };
-        self.connection.gather(ACTION, "/ports", &(), SHORT_WAIT, bounds, take).await?;
+        });
+        gathered.await?;
         ports.sort_by_key(|port| (port.port, port.address));
         Ok(ports)
     }

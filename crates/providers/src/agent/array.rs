@@ -50,7 +50,10 @@ impl Connection {
             let (answer, mut outgoing) = self.begin(action, message).await?;
             outgoing.put(body, true)?;
             let mut body = succeed(action, answer.await?).await?.into_body();
-            let (mut elements, mut text, mut count, mut held) = (Elements::default(), 0, 0, 0);
+            let mut elements = Elements::default();
+            let mut text = 0;
+            let mut count = 0;
+            let mut held = 0;
             let mut turn = None;
             while let Some(piece) = body.piece(action).await? {
                 text += piece.len();
@@ -175,7 +178,8 @@ mod test {
 
     /// Returns the elements of `text`, fed in pieces of `size` bytes.
     fn cut(text: &str, size: usize) -> Option<Vec<Value>> {
-        let (mut elements, mut found) = (Elements::default(), Vec::new());
+        let mut elements = Elements::default();
+        let mut found = Vec::new();
         for piece in text.as_bytes().chunks(size) {
             let taken = elements.feed(piece, |element| {
                 found.push(serde_json::from_slice(element).map_err(|error| Error::failed("parse", error))?);

@@ -92,7 +92,8 @@ impl Connection {
             .map_err(|error| Faults::default().of("reach the agent", error))?;
         let closed = CancellationToken::new();
         let on_end = closed.clone().drop_guard();
-        let (mut driver, faults) = (JoinSet::new(), Faults::default());
+        let mut driver = JoinSet::new();
+        let faults = Faults::default();
         let ended = faults.hung_up.clone();
         driver.spawn(async move {
             let _on_end = on_end;
@@ -267,8 +268,10 @@ impl Incoming {
         let Ok(Some(trailers)) = self.stream.trailers().await else { return Ok(None) };
         self.is_reset = trailers.contains_key(RESET_TRAILER);
         let Some(found) = trailers.get(FAILURE_TRAILER) else { return Ok(None) };
-        let unclear = || Error::failed(action, "the agent aborted the answer without a reason");
-        Err(from_header(found).map_or_else(unclear, |found| failure(action, found)))
+        Err(match from_header(found) {
+            Some(found) => failure(action, found),
+            None => Error::failed(action, "the agent aborted the answer without a reason"),
+        })
     }
 
     /// Returns whether a connection was reset, after its last piece.

@@ -123,7 +123,8 @@ pub(super) fn wire_command(command: Command) -> Result<(Exec, Option<ByteStream>
     let Command { argv, env, workdir, user, timeout, stdin, terminal } = command;
     check_command(&argv, &env)?;
     workdir.as_deref().map_or(Ok(()), check_path)?;
-    let (timeout_ms, terminal) = (milliseconds(timeout), terminal.map(wire_size));
+    let timeout_ms = milliseconds(timeout);
+    let terminal = terminal.map(wire_size);
     Ok((Exec { argv, env, workdir, user, timeout_ms, stdin: stdin.is_some(), terminal }, stdin))
 }
 
@@ -138,15 +139,16 @@ pub(super) fn start_json(action: &'static str, start: &impl Serialize) -> Result
 
 /// Refuses a command that no kernel can execute.
 pub(crate) fn check_command(argv: &[String], env: &BTreeMap<String, String>) -> Result<()> {
-    let invalid = |message: &str| Err(Error::Invalid(message.to_owned()));
     if argv.first().is_none_or(String::is_empty) {
-        return invalid("the command is empty");
+        return Err(Error::Invalid("the command is empty".to_owned()));
     }
     if argv.iter().any(|arg| arg.contains('\0')) {
-        return invalid("an argument contains a NUL");
+        return Err(Error::Invalid("an argument contains a NUL".to_owned()));
     }
     if env.iter().any(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')) {
-        return invalid("an environment variable has an empty name, a `=` in its name, or a NUL");
+        return Err(Error::Invalid(
+            "an environment variable has an empty name, a `=` in its name, or a NUL".to_owned(),
+        ));
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use guest_protocol::Exit;
 use guest_protocol::frame::{self, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX};
-use guest_protocol::{Exit, Failure};
 
 use super::wire::failure;
 use crate::{Error, ExitStatus, ProcessEvent, Result};
@@ -105,12 +105,11 @@ impl Frames {
     /// Parses the payload of a frame that is complete.
     fn whole(&mut self, kind: Kind) -> Result<ProcessEvent> {
         let payload = std::mem::take(&mut self.last);
-        let wrong = |error| Error::failed(self.action, error);
         match kind {
-            Kind::Failure => {
-                let found: Failure = serde_json::from_slice(&payload).map_err(wrong)?;
-                Err(failure(self.action, found))
-            }
+            Kind::Failure => match serde_json::from_slice(&payload) {
+                Ok(found) => Err(failure(self.action, found)),
+                Err(error) => Err(Error::failed(self.action, error)),
+            },
             Kind::Screen => Ok(ProcessEvent::Screen(payload.into())),
             Kind::Position => {
                 let position = <[u8; POSITION_BYTES]>::try_from(payload.as_slice());
@@ -118,7 +117,8 @@ impl Frames {
                 Ok(ProcessEvent::Position(u64::from_be_bytes(position)))
             }
             Kind::Exit | Kind::Start | Kind::Stdin | Kind::StdinEnd | Kind::Stdout | Kind::Stderr => {
-                Ok(ProcessEvent::Exit(exit_status(serde_json::from_slice(&payload).map_err(wrong)?)))
+                let exit = serde_json::from_slice(&payload).map_err(|error| Error::failed(self.action, error))?;
+                Ok(ProcessEvent::Exit(exit_status(exit)))
             }
         }
     }

@@ -94,7 +94,8 @@ mod test {
     fn lines_are_the_same_whatever_the_pieces_are() {
         let text = b"one\n\nthree and more\nfour\nrest";
         for size in 1..=text.len() {
-            let (mut rest, mut lines) = (Rest::default(), Vec::new());
+            let mut rest = Rest::default();
+            let mut lines = Vec::new();
             for piece in text.chunks(size) {
                 rest.bytes.extend_from_slice(piece);
                 lines.extend(std::iter::from_fn(|| rest.line()));
@@ -106,7 +107,8 @@ mod test {
 
     #[test]
     fn a_long_line_in_pieces_of_a_byte_is_searched_once() {
-        let (mut rest, begin) = (Rest::default(), Instant::now());
+        let mut rest = Rest::default();
+        let begin = Instant::now();
         for _ in 0..2 << 20 {
             rest.bytes.extend_from_slice(b"a");
             assert!(rest.line().is_none());

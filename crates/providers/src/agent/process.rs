@@ -75,33 +75,36 @@ pub(super) async fn start(
 pub(super) async fn list(connection: &Arc<Connection>) -> Result<Vec<ProcessInfo>> {
     let bounds = Bounds { text: ANSWER_BYTES_MAX, count: PROCESSES_MAX };
     let mut processes = Vec::new();
-    let take = |described| {
+    let gathered = connection.gather(LIST, "/processes", &(), SHORT_WAIT, bounds, |described| {
         let described = info(LIST, described)?;
         let held = size_of::<ProcessInfo>() + described.command.len() + described.name.as_ref().map_or(0, String::len);
         processes.push(described);
         Ok(held)
-    };
-    connection.gather(LIST, "/processes", &(), SHORT_WAIT, bounds, take).await?;
+    });
+    gathered.await?;
     processes.sort_by_key(|process| process.process);
     Ok(processes)
+}
+
+fn invalid_process(action: &'static str) -> Error {
+    Error::failed(action, "the agent described an invalid process")
 }
 
 /// Converts an agent's description of a process.
 fn info(action: &'static str, described: wire_types::ProcessInfo) -> Result<ProcessInfo> {
     let wire_types::ProcessInfo { process, name, command, pid, terminal, started_ms, exit, first, end, readers } =
         described;
-    let wrong = || Error::failed(action, "the agent described an invalid process");
     if name.as_deref().and_then(process_name_fault).is_some()
         || first > end
         || command.len() > PROCESS_COMMAND_BYTES_MAX
     {
-        return Err(wrong());
+        return Err(invalid_process(action));
     }
     Ok(ProcessInfo {
         process,
         name,
         command: printable(&command),
-        pid: pid.map(u32::try_from).transpose().map_err(|_| wrong())?,
+        pid: pid.map(u32::try_from).transpose().map_err(|_| invalid_process(action))?,
         terminal: terminal.map(|size| TerminalSize { cols: size.cols, rows: size.rows }),
         started: Timestamp::from_millisecond(started_ms).map_err(|error| Error::failed(action, error))?,
         exit: exit.map(exit_status),

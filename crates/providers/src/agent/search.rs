@@ -13,7 +13,7 @@ use super::connection::Connection;
 use super::lines::Lines;
 use super::request::{SHORT_WAIT, within};
 use super::wire::failure;
-use crate::{Error, Replace, ReplaceResult, Result, Search, SearchEnd, SearchResult};
+use crate::{Error, Replace, ReplaceResult, Result, Search, SearchEnd, SearchMatch, SearchResult};
 
 const SEARCH: &str = "search in files";
 const REPLACE: &str = "replace in files";
@@ -50,6 +50,11 @@ pub(super) fn can_be_path(path: &str) -> bool {
     path.starts_with('/') && path.len() <= 2 * PATH_BYTES_MAX && !path.contains('\0')
 }
 
+/// Returns the lines of a match with those around it.
+fn lines(found: &SearchMatch) -> impl Iterator<Item = &String> {
+    found.before.iter().chain(&found.after).chain([&found.text])
+}
+
 /// Searches; see [`crate::Guest::search`].
 pub(super) async fn search(connection: &Arc<Connection>, request: &Search) -> Result<SearchResult> {
     let mut matches = Vec::new();
@@ -58,13 +63,12 @@ pub(super) async fn search(connection: &Arc<Connection>, request: &Search) -> Re
     let take = |row| match row {
         SearchRow::End(end) => Ok(Some(end)),
         SearchRow::Match(found) => {
-            let lines = || found.before.iter().chain(&found.after).chain([&found.text]);
             let is_more = matches.len() >= request.matches_max as usize
                 || found.before.len() > context
                 || found.after.len() > context
                 // Each byte that is no UTF-8 has become three.
-                || lines().any(|line| line.len() > 3 * SEARCH_LINE_BYTES_MAX);
-            text += lines().map(String::len).sum::<usize>() + found.path.len();
+                || lines(&found).any(|line| line.len() > 3 * SEARCH_LINE_BYTES_MAX);
+            text += lines(&found).map(String::len).sum::<usize>() + found.path.len();
             // The agent stops after the row that reaches its bound, and adds what is after that.
             if is_more || text > 4 * SEARCH_TEXT_BYTES_MAX || !can_be_path(&found.path) {
                 return Err(too_much(SEARCH));
