@@ -70,15 +70,19 @@ impl Caps {
     /// # Errors
     /// The [`Denial`] names the cap that is reached.
     pub fn admit(&self, active: Active) -> Result<(), Denial> {
-        let full = |cap: u64, used: u64| cap != 0 && used >= cap;
-        if full(self.max_sandboxes, active.total) {
+        if is_reached(self.max_sandboxes, active.total) {
             return Err(Denial::MaxSandboxes);
         }
-        if active.owner.is_some_and(|used| full(self.max_sandboxes_per_owner, used)) {
+        if active.owner.is_some_and(|used| is_reached(self.max_sandboxes_per_owner, used)) {
             return Err(Denial::MaxSandboxesPerOwner);
         }
         Ok(())
     }
+}
+
+/// Returns whether `used` leaves no room below a cap; a cap of 0 is no limit.
+pub(crate) fn is_reached(cap: u64, used: u64) -> bool {
+    cap != 0 && used >= cap
 }
 
 #[cfg(test)]

@@ -79,12 +79,10 @@ impl SizeRules {
     /// Derives the rules from the configuration and the machine.
     #[must_use]
     pub fn new(configured: Configured, machine: Machine) -> Self {
-        let share = |all: u64, (part, of): (u64, u64)| all.saturating_mul(part) / of;
-        let fit = |value: u64, min: u32, max: u32| u32::try_from(value).unwrap_or(max).clamp(min, max);
         let machine = Ceilings {
-            memory_mb: fit(share(machine.memory_mb, MEMORY_SHARE), Resources::MEMORY_MB.0, Resources::MEMORY_MB.1),
-            vcpus: fit(machine.cpus, Resources::VCPUS.0, Resources::VCPUS.1),
-            disk_mb: fit(share(machine.disk_mb, DISK_SHARE), 1, Resources::DISK_MB.1),
+            memory_mb: clamped(share(machine.memory_mb, MEMORY_SHARE), Resources::MEMORY_MB),
+            vcpus: clamped(machine.cpus, Resources::VCPUS),
+            disk_mb: clamped(share(machine.disk_mb, DISK_SHARE), (1, Resources::DISK_MB.1)),
             pids: Resources::PIDS.1,
             always_bounds_disk: false,
         };
@@ -97,27 +95,45 @@ impl SizeRules {
     /// [`Resources::VCPUS`] and [`Resources::DISK_MB`].
     #[must_use]
     pub fn of(&self, quota: &Quota, site: Site) -> Ceilings {
-        let choose = |own: u32, configured: Option<u32>, machine: u32, most: u32| {
-            let top = match site {
-                Site::Here => machine.max(configured.unwrap_or(0)),
-                Site::Elsewhere => most,
-            };
-            let chosen = if own == 0 { configured } else { Some(own) };
-            match (chosen, site) {
-                (Some(chosen), _) => chosen.min(top),
-                (None, Site::Here) => machine,
-                (None, Site::Elsewhere) => most,
-            }
-        };
         let Self { configured, machine } = self;
         Ceilings {
-            memory_mb: choose(quota.max_memory_mb, configured.memory_mb, machine.memory_mb, Resources::MEMORY_MB.1),
-            vcpus: choose(quota.max_vcpus, configured.vcpus, machine.vcpus, Resources::VCPUS.1),
-            disk_mb: choose(quota.max_disk_mb, configured.disk_mb, machine.disk_mb, Resources::DISK_MB.1),
-            pids: choose(0, configured.pids, machine.pids, Resources::PIDS.1),
+            memory_mb: site.ceiling(
+                quota.max_memory_mb,
+                configured.memory_mb,
+                machine.memory_mb,
+                Resources::MEMORY_MB.1,
+            ),
+            vcpus: site.ceiling(quota.max_vcpus, configured.vcpus, machine.vcpus, Resources::VCPUS.1),
+            disk_mb: site.ceiling(quota.max_disk_mb, configured.disk_mb, machine.disk_mb, Resources::DISK_MB.1),
+            pids: site.ceiling(0, configured.pids, machine.pids, Resources::PIDS.1),
             always_bounds_disk: quota.max_disk_mb != 0 || configured.disk_mb.is_some(),
         }
     }
+}
+
+impl Site {
+    /// Returns the ceiling on one figure, from that of a quota (0 for none), the configured one,
+    /// that of this machine, and the highest that any runtime accepts.
+    fn ceiling(self, quota: u32, configured: Option<u32>, machine: u32, most: u32) -> u32 {
+        let top = match self {
+            Site::Here => machine.max(configured.unwrap_or(0)),
+            Site::Elsewhere => most,
+        };
+        let chosen = if quota == 0 { configured } else { Some(quota) };
+        match (chosen, self) {
+            (Some(chosen), _) => chosen.min(top),
+            (None, Site::Here) => machine,
+            (None, Site::Elsewhere) => most,
+        }
+    }
+}
+
+fn share(all: u64, (part, of): (u64, u64)) -> u64 {
+    all.saturating_mul(part) / of
+}
+
+fn clamped(value: u64, (min, max): (u32, u32)) -> u32 {
+    u32::try_from(value).unwrap_or(max).clamp(min, max)
 }
 
 impl Ceilings {
@@ -129,15 +145,11 @@ impl Ceilings {
     /// [`AboveCeiling`] names the first field whose explicit value is above its ceiling; a
     /// `disk_mb` of 0, no limit, is above it with [`Ceilings::always_bounds_disk`].
     pub fn size(&self, asked: SizeOptions, default: Resources) -> Result<Resources, AboveCeiling> {
-        let choose = |field, asked: Option<u32>, default: u32, max: u32| match asked {
-            None => Ok(default.min(max)),
-            Some(value) if value <= max => Ok(value),
-            Some(_) => Err(AboveCeiling { field, max }),
-        };
-        let memory_mb = choose("memory_mb", asked.memory_mb, default.memory_mb, self.memory_mb)?;
-        let vcpus = choose("vcpus", asked.vcpus, default.vcpus, self.vcpus)?;
-        let pids = choose("pids", asked.pids, default.pids, self.pids)?;
-        let disk_mb = match (asked.disk_mb, choose("disk_mb", asked.disk_mb, default.disk_mb, self.disk_mb)?) {
+        let memory_mb = figure("memory_mb", asked.memory_mb, default.memory_mb, self.memory_mb)?;
+        let vcpus = figure("vcpus", asked.vcpus, default.vcpus, self.vcpus)?;
+        let pids = figure("pids", asked.pids, default.pids, self.pids)?;
+        let disk_mb = figure("disk_mb", asked.disk_mb, default.disk_mb, self.disk_mb)?;
+        let disk_mb = match (asked.disk_mb, disk_mb) {
             // No limit is more than any limit.
             (Some(0), _) if self.always_bounds_disk => {
                 return Err(AboveCeiling { field: "disk_mb", max: self.disk_mb });
@@ -155,6 +167,15 @@ impl Ceilings {
             && size.vcpus <= self.vcpus
             && size.disk_mb <= self.disk_mb
             && size.pids <= self.pids
+    }
+}
+
+/// Returns an explicit value, which may not be above `max`, or else the default, lowered to `max`.
+fn figure(field: &'static str, asked: Option<u32>, default: u32, max: u32) -> Result<u32, AboveCeiling> {
+    match asked {
+        None => Ok(default.min(max)),
+        Some(value) if value <= max => Ok(value),
+        Some(_) => Err(AboveCeiling { field, max }),
     }
 }
 

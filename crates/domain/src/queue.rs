@@ -52,6 +52,12 @@ struct Kind<R> {
     held: Option<R>,
 }
 
+impl<R> Kind<R> {
+    fn empty() -> Self {
+        Self { lines: 0, heads: BTreeSet::new(), held: None }
+    }
+}
+
 /// Size of the queue, and each owner's share of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Places {
@@ -143,8 +149,8 @@ impl<T, K: Clone + Eq + Hash, R> Queue<T, K, R> {
     pub fn row(&self) -> impl Iterator<Item = (Ticket, &T)> {
         let first = self.firsts.first().copied();
         let behind = first.into_iter().flat_map(|first| self.waiting.range(first..));
-        let is_free = |ticket: &Ticket| self.why_held(*ticket).is_none();
-        behind.take_while(move |(ticket, _)| is_free(ticket)).map(|(ticket, waiting)| (*ticket, &waiting.item))
+        let free = behind.take_while(move |(ticket, _)| self.why_held(**ticket).is_none());
+        free.map(|(ticket, waiting)| (*ticket, &waiting.item))
     }
 
     /// Returns the waiter with the lowest ticket, held or not.
@@ -250,8 +256,7 @@ impl<T, K: Clone + Eq + Hash, R> Queue<T, K, R> {
     }
 
     fn change_kind(&mut self, name: &K, change: impl FnOnce(&mut Kind<R>)) {
-        let new = || Kind { lines: 0, heads: BTreeSet::new(), held: None };
-        let kind = self.kinds.entry(name.clone()).or_insert_with(new);
+        let kind = self.kinds.entry(name.clone()).or_insert_with(Kind::empty);
         if let Some(first) = kind.heads.first() {
             self.firsts.remove(first);
         }

@@ -78,12 +78,14 @@ impl Resources {
     /// # Errors
     /// [`InvalidResource`] names the first field out of range.
     pub fn check(&self) -> Result<(), InvalidResource> {
-        let within = |field, value, (min, max): (u32, u32)| {
-            if (min..=max).contains(&value) { Ok(()) } else { Err(InvalidResource { field, min, max }) }
-        };
         within("memory_mb", self.memory_mb, Self::MEMORY_MB)?;
         within("vcpus", self.vcpus, Self::VCPUS)?;
         within("disk_mb", self.disk_mb, Self::DISK_MB)?;
         within("pids", self.pids, Self::PIDS)
     }
+}
+
+/// Checks that a field is in its range, bounds included.
+fn within(field: &'static str, value: u32, (min, max): (u32, u32)) -> Result<(), InvalidResource> {
+    if (min..=max).contains(&value) { Ok(()) } else { Err(InvalidResource { field, min, max }) }
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::admission::is_reached;
+
 /// Maximum length of an id, in bytes.
 const ID_BYTES_MAX: usize = 128;
 
@@ -129,14 +131,13 @@ impl Candidate {
     /// here, since quotas override it.
     #[must_use]
     pub fn is_eligible(&self) -> bool {
-        let full = |cap: u64, used: u64| cap != 0 && used >= cap;
         // The server's own capacity for one owner is a default that quotas override.
         let owner_cap = if self.id.is_local() { 0 } else { self.capacity.max_sandboxes_per_owner };
         self.status == WorkerStatus::Online
             && !self.stale
             && self.offers
-            && !full(self.capacity.max_sandboxes, self.active)
-            && !self.owner_active.is_some_and(|used| full(owner_cap, used))
+            && !is_reached(self.capacity.max_sandboxes, self.active)
+            && !self.owner_active.is_some_and(|used| is_reached(owner_cap, used))
     }
 }
 

@@ -148,21 +148,28 @@ impl EgressPolicy {
     /// Looks up the lists. A policy with a list that exists no more lets nothing through.
     #[must_use]
     pub fn rules(&self, lists: &EgressLists) -> EgressRules {
-        let targets = |entries: &[EgressEntry]| -> Option<Targets> {
-            let mut targets = Vec::new();
-            for entry in entries {
-                match entry {
-                    EgressEntry::Target(target) => targets.push(target.clone()),
-                    EgressEntry::List(name) => targets.extend(lists.get(name)?.iter().cloned()),
-                }
-            }
-            Some(targets.into_iter().collect())
-        };
-        match (targets(&self.allow), targets(&self.deny)) {
+        match (targets(&self.allow, lists), targets(&self.deny, lists)) {
             (Some(allow), Some(deny)) => EgressRules { mode: self.mode, allow, deny },
             _ => EgressRules::default(),
         }
     }
+
+    /// Returns the policy without its secrets.
+    fn without_secrets(&self) -> Self {
+        Self { secrets: Vec::new(), ..self.clone() }
+    }
+}
+
+/// Returns the targets of the entries; `None` if one of the lists does not exist.
+fn targets(entries: &[EgressEntry], lists: &EgressLists) -> Option<Targets> {
+    let mut targets = Vec::new();
+    for entry in entries {
+        match entry {
+            EgressEntry::Target(target) => targets.push(target.clone()),
+            EgressEntry::List(name) => targets.extend(lists.get(name)?.iter().cloned()),
+        }
+    }
+    Some(targets.into_iter().collect())
 }
 
 /// Policies of one sandbox. Each of them has to let a connection through.
@@ -189,8 +196,7 @@ impl SandboxEgress {
     /// Returns the policies without the secrets.
     #[must_use]
     pub fn without_secrets(&self) -> Self {
-        let without = |policy: &EgressPolicy| EgressPolicy { secrets: Vec::new(), ..policy.clone() };
-        Self { template: self.template.as_ref().map(without), own: without(&self.own) }
+        Self { template: self.template.as_ref().map(EgressPolicy::without_secrets), own: self.own.without_secrets() }
     }
 
     /// Returns whether they let nothing through.

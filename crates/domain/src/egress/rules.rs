@@ -18,6 +18,18 @@ pub struct EgressRules {
     pub deny: Targets,
 }
 
+impl EgressRules {
+    /// Returns whether `deny` has the address, or the host that was asked for, if one is known.
+    fn denies(&self, host: Option<&Host>, address: IpAddr, port: u16) -> bool {
+        self.deny.touch_address(address, port) || host.is_some_and(|host| self.deny.touch_host(host, port))
+    }
+
+    /// Returns whether `allow` has the address, or the host that was asked for, if one is known.
+    fn names(&self, host: Option<&Host>, address: IpAddr, port: u16) -> bool {
+        self.allow.has_address(address, port) || host.is_some_and(|host| self.allow.has_host(host, port))
+    }
+}
+
 /// An address that is about to be dialled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dialled {
@@ -105,18 +117,13 @@ pub fn decide_address(
 }
 
 fn rules_allow(rules: &[&EgressRules], host: Option<&Host>, address: IpAddr, port: u16) -> Result<(), EgressDenial> {
-    let is_allowed =
-        |targets: &Targets| targets.has_address(address, port) || host.is_some_and(|host| targets.has_host(host, port));
-    let is_denied = |targets: &Targets| {
-        targets.touch_address(address, port) || host.is_some_and(|host| targets.touch_host(host, port))
-    };
     if rules.is_empty() {
         return Err(EgressDenial::NoNetwork);
     }
     rules.iter().try_for_each(|rules| match rules.mode {
         EgressMode::None => Err(EgressDenial::NoNetwork),
-        _ if is_denied(&rules.deny) => Err(EgressDenial::Denied),
-        EgressMode::AllowList if !is_allowed(&rules.allow) => Err(EgressDenial::NotAllowed),
+        _ if rules.denies(host, address, port) => Err(EgressDenial::Denied),
+        EgressMode::AllowList if !rules.names(host, address, port) => Err(EgressDenial::NotAllowed),
         EgressMode::AllowList | EgressMode::Open => Ok(()),
     })
 }

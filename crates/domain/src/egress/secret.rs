@@ -200,9 +200,7 @@ impl SecretBinding {
                 return Err(InvalidBinding::PlainPort(target.clone()));
             }
         }
-        let is_token =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"!#$%&'*+-.^_`|~".contains(&byte);
-        let is_header = (1..=HEADER_BYTES_MAX).contains(&self.header.len()) && self.header.bytes().all(is_token);
+        let is_header = (1..=HEADER_BYTES_MAX).contains(&self.header.len()) && self.header.bytes().all(is_of_header);
         if !is_header || FRAMING.contains(&self.header.as_str()) {
             return Err(InvalidBinding::Header);
         }
@@ -233,4 +231,9 @@ impl SecretBinding {
     pub fn https_port(port: u16) -> u16 {
         if port == HTTP { HTTPS } else { port }
     }
+}
+
+/// Returns whether the byte may be in the name of a header in lower case.
+fn is_of_header(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

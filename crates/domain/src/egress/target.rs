@@ -244,6 +244,23 @@ impl Target {
     fn has_port(&self, port: u16) -> bool {
         self.port.is_none_or(|own| own == port)
     }
+
+    fn network(&self) -> Option<&Network> {
+        match &self.hosts {
+            Hosts::Network(network) => Some(network),
+            Hosts::Name(_) | Hosts::Below(_) => None,
+        }
+    }
+
+    /// Returns whether it is a network that [contains](Network::contains) the address.
+    fn contains(&self, address: IpAddr) -> bool {
+        self.network().is_some_and(|network| network.contains(address))
+    }
+
+    /// Returns whether it is a network that [touches](Network::touches) the address.
+    fn touches(&self, address: IpAddr) -> bool {
+        self.network().is_some_and(|network| network.touches(address))
+    }
 }
 
 impl fmt::Display for Target {
@@ -304,8 +321,7 @@ impl Targets {
     /// Returns whether an address is in one of their networks.
     #[must_use]
     pub fn has_address(&self, address: IpAddr, port: u16) -> bool {
-        let is_in = |target: &Target| matches!(&target.hosts, Hosts::Network(network) if network.contains(address));
-        self.0.iter().any(|target| target.has_port(port) && is_in(target))
+        self.0.iter().any(|target| target.has_port(port) && target.contains(address))
     }
 
     /// Returns whether a host is among them, or an address holds one of their addresses in any way: see
@@ -321,8 +337,7 @@ impl Targets {
     /// Returns whether an address is in one of their networks, or holds one of their addresses in any way.
     #[must_use]
     pub fn touch_address(&self, address: IpAddr, port: u16) -> bool {
-        let touches = |target: &Target| matches!(&target.hosts, Hosts::Network(network) if network.touches(address));
-        self.0.iter().any(|target| target.has_port(port) && touches(target))
+        self.0.iter().any(|target| target.has_port(port) && target.touches(address))
     }
 
     /// Returns whether they name hosts at this port, and not only addresses.
@@ -334,13 +349,12 @@ impl Targets {
     /// Returns whether an address is in one of those networks that name this very port.
     #[must_use]
     pub fn names_port(&self, address: IpAddr, port: u16) -> bool {
-        let is_in = |target: &Target| matches!(&target.hosts, Hosts::Network(network) if network.contains(address));
-        self.0.iter().any(|target| target.port == Some(port) && is_in(target))
+        self.0.iter().any(|target| target.port == Some(port) && target.contains(address))
     }
 
     /// Returns whether any network is among them that may be reached at this port.
     #[must_use]
     pub fn has_network(&self, port: u16) -> bool {
-        self.0.iter().any(|target| target.has_port(port) && matches!(target.hosts, Hosts::Network(_)))
+        self.0.iter().any(|target| target.has_port(port) && target.is_network())
     }
 }
