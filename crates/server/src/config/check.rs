@@ -8,7 +8,7 @@ use std::time::Duration;
 use domain::{EgressEntry, InvalidEgress, format_duration};
 
 use super::draft::Draft;
-use super::fault::{Fault, Source};
+use super::fault::Source;
 use super::secret_file;
 use super::settings::{Config, DefaultProvider, Enabled};
 use super::tree::Value;
@@ -54,7 +54,7 @@ pub(super) fn finish(draft: &mut Draft) {
 fn place_data(draft: &mut Draft) {
     if draft.config.data_dir.as_os_str().is_empty() {
         // A value that is at fault has been reported already.
-        if !draft.faults.iter().any(|fault| fault.key == "data_dir") {
+        if !draft.has_fault("data_dir") {
             draft.fault("data_dir", &Source::Default, "cannot be derived because HOME is not set; set it to a folder");
         }
     } else if draft.config.database.path.as_os_str().is_empty() {
@@ -84,11 +84,11 @@ impl std::fmt::Display for Bounded {
 
 /// Reports a default that is above its maximum.
 fn below(draft: &mut Draft, default: (&'static str, Bounded), maximum: (&'static str, Bounded)) {
-    let broken = |key| draft.faults.iter().any(|fault| fault.key == key);
-    if default.1 <= maximum.1 || broken(default.0) || broken(maximum.0) {
+    if default.1 <= maximum.1 || draft.has_fault(default.0) || draft.has_fault(maximum.0) {
         return;
     }
-    let (source, source_of_maximum) = (draft.source(default.0), draft.source(maximum.0));
+    let source = draft.source(default.0);
+    let source_of_maximum = draft.source(maximum.0);
     let message = format!(
         "{} is above `{}`, which is {} ({source_of_maximum}); lower one or raise the other",
         default.1, maximum.0, maximum.1,
@@ -99,14 +99,16 @@ fn below(draft: &mut Draft, default: (&'static str, Bounded), maximum: (&'static
 /// Checks that the heartbeat interval is at most half of `leases.ttl` and of
 /// `leases.stale_after`: a lease that is not renewed well before it ends holds nothing.
 fn leases(draft: &mut Draft) {
+    const KEY: &str = "leases.heartbeat_interval";
     let leases = draft.config.leases;
-    let (key, interval) = ("leases.heartbeat_interval", leases.heartbeat_interval);
+    let interval = leases.heartbeat_interval;
     for (other, longer) in [("leases.ttl", leases.ttl), ("leases.stale_after", leases.stale_after)] {
-        let is_broken = draft.faults.iter().any(|fault| [key, other].contains(&fault.key.as_str()));
-        if longer < interval * 2 && !is_broken {
-            let (source, longer) = (draft.source(key), format_duration(longer));
+        if longer < interval * 2 && !draft.has_fault(KEY) && !draft.has_fault(other) {
+            let source = draft.source(KEY);
+            let longer = format_duration(longer);
             let interval = format_duration(interval);
-            draft.fault(key, &source, format!("{interval} exceeds half of `{other}`, which is {longer}; lower it"));
+            let message = format!("{interval} exceeds half of `{other}`, which is {longer}; lower it");
+            draft.fault(KEY, &source, message);
         }
     }
 }
@@ -153,9 +155,9 @@ fn worker_token(draft: &mut Draft) {
 
 fn default_provider(draft: &mut Draft) {
     let providers = &draft.config.providers;
-    let is_on = |enabled| enabled != Enabled::False;
-    let native = is_on(providers.native.enabled);
-    let (docker, proot) = (is_on(providers.docker.enabled), providers.proot.is_offered(&draft.config.auth));
+    let native = providers.native.enabled != Enabled::False;
+    let docker = providers.docker.enabled != Enabled::False;
+    let proot = providers.proot.is_offered(&draft.config.auth);
     let firecracker = match providers.firecracker.enabled {
         Enabled::Auto => providers.firecracker.kernel.is_some(),
         Enabled::True => true,
@@ -218,8 +220,7 @@ fn custom_provider(draft: &mut Draft) {
     }
     let takes_a_name = NAMES.contains(&custom.name.as_str()) || custom.name == "auto";
     // A value that is at fault has been reported already.
-    let has_no_url =
-        custom.base_url.is_empty() && !draft.faults.iter().any(|fault| fault.key == "providers.custom.base_url");
+    let has_no_url = custom.base_url.is_empty() && !draft.has_fault("providers.custom.base_url");
     if takes_a_name {
         let source = draft.source("providers.custom.name");
         let message = format!("is the name of another provider; choose a name other than {}", NAMES.join(", "));
@@ -260,7 +261,7 @@ fn tls(draft: &mut Draft) {
         (Some(_), Some(_)) | (None, None) => return,
     };
     // A value that is at fault has been reported already.
-    if !draft.faults.iter().any(|fault| fault.key == missing) {
+    if !draft.has_fault(missing) {
         let source = draft.source(set);
         draft.fault(set, &source, format!("needs `{missing}`; set both, or neither for HTTP without TLS"));
     }
@@ -280,7 +281,7 @@ fn docker(draft: &mut Draft) {
         (Some(_), Some(_)) | (None, None) => return,
     };
     // A value that is at fault has been reported already.
-    if !draft.faults.iter().any(|fault| fault.key == missing) {
+    if !draft.has_fault(missing) {
         let source = draft.source(set);
         draft.fault(set, &source, format!("needs `{missing}`; set both, or neither"));
     }
@@ -290,8 +291,11 @@ fn docker(draft: &mut Draft) {
 /// found at the start and not by a caller. Also refuses TLS files for connections without TLS.
 fn files(draft: &mut Draft) {
     let has_docker = draft.config.providers.docker.enabled != Enabled::False;
-    let is_used = |name: &str| has_docker || !name.starts_with("providers.docker.");
-    for (key, file) in draft.files(|key| key.kind.marks().is_read_later && is_used(&key.name)) {
+    let files = draft.files(|key| {
+        let is_used = has_docker || !key.name.starts_with("providers.docker.");
+        key.kind.marks().is_read_later && is_used
+    });
+    for (key, file) in files {
         if let Err(error) = readable(&file) {
             let source = draft.source(&key);
             draft.fault(key, &source, format!("names {}, which cannot be read: {error}", file.display()));
@@ -334,13 +338,15 @@ fn registries(draft: &mut Draft) {
 fn registry_logins(draft: &mut Draft) {
     let in_files = draft.files(|key| key.kind.marks().is_file_of_secret);
     let halves = draft.config.images.registries.iter().filter_map(|(host, registry)| {
-        let key = |name: &str| format!("images.registries.{host}.{name}");
+        let section = format!("images.registries.{host}");
+        let username = format!("{section}.username");
+        let password = format!("{section}.password");
+        let password_file = format!("{section}.password_file");
         match (&registry.username, &registry.password) {
-            (Some(_), None) => Some((key("username"), key("password"))),
+            (Some(_), None) => Some((username, password)),
             (None, Some(_)) => {
-                let file = key("password_file");
-                let set = if in_files.iter().any(|(key, _)| *key == file) { "password_file" } else { "password" };
-                Some((key(set), key("username")))
+                let is_in_file = in_files.iter().any(|(key, _)| *key == password_file);
+                Some((if is_in_file { password_file } else { password }, username))
             }
             (Some(_), Some(_)) | (None, None) => None,
         }
@@ -348,8 +354,7 @@ fn registry_logins(draft: &mut Draft) {
     let halves: Vec<_> = halves.collect();
     for (set, missing) in halves {
         // A value that is at fault has been reported already.
-        let is_reported = |fault: &Fault| fault.key == missing || fault.key == format!("{missing}_file");
-        if !draft.faults.iter().any(is_reported) {
+        if !draft.has_fault_of_secret(&missing) {
             let source = draft.source(&set);
             draft.fault(set, &source, format!("needs `{missing}`; set both, or neither"));
         }
@@ -359,13 +364,10 @@ fn registry_logins(draft: &mut Draft) {
 /// Checks that the keys that routes ask for are set; without them no caller could get in.
 fn keys(draft: &mut Draft) {
     let auth = &draft.config.auth;
-    let is_missing = |key: Option<_>, name: &str| {
-        // A value that is at fault has been reported already.
-        let is_reported = |fault: &Fault| fault.key == name || fault.key == format!("{name}_file");
-        key.is_none() && !draft.faults.iter().any(is_reported)
-    };
-    let no_api_key = auth.enabled && is_missing(auth.api_key.as_ref(), "auth.api_key");
-    let no_admin_key = !auth.admin_only.is_empty() && is_missing(auth.admin_api_key.as_ref(), "auth.admin_api_key");
+    // A value that is at fault has been reported already.
+    let no_api_key = auth.enabled && auth.api_key.is_none() && !draft.has_fault_of_secret("auth.api_key");
+    let no_admin_key =
+        !auth.admin_only.is_empty() && auth.admin_api_key.is_none() && !draft.has_fault_of_secret("auth.admin_api_key");
     if no_api_key {
         let source = draft.source("auth.enabled");
         draft.fault("auth.enabled", &source, "needs a key; set `auth.api_key` or `auth.api_key_file`");
@@ -384,7 +386,7 @@ fn workers(draft: &mut Draft) {
     for id in ids {
         let url = format!("workers.{id}.url");
         // A value that is at fault has been reported already.
-        if !draft.faults.iter().any(|fault| fault.key == url) {
+        if !draft.has_fault(&url) {
             let set = draft.sources.iter().find(|(key, _)| key.starts_with(&format!("workers.{id}.")));
             let source = set.map_or(Source::Default, |(_, source)| source.clone());
             draft.fault(

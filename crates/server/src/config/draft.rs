@@ -66,6 +66,17 @@ impl Draft {
         self.faults.push(Fault::new(key, source.clone(), message));
     }
 
+    /// Returns whether a fault of `key` has been reported.
+    pub(super) fn has_fault(&self, key: &str) -> bool {
+        self.faults.iter().any(|fault| fault.key == key)
+    }
+
+    /// Returns whether a fault of the secret `key`, or of the file that holds it, has been
+    /// reported.
+    pub(super) fn has_fault_of_secret(&self, key: &str) -> bool {
+        self.has_fault(key) || self.has_fault(&format!("{key}_file"))
+    }
+
     /// Returns the source of the value that `key` has now.
     pub(super) fn source(&self, key: &str) -> Source {
         self.sources.get(key).cloned().unwrap_or(Source::Default)

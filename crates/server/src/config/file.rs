@@ -91,7 +91,8 @@ fn sections() -> impl Iterator<Item = &'static str> {
 
 /// Returns whether `dotted` is the section `known`, in which `*` stands for any name.
 fn is_section(known: &str, dotted: &str) -> bool {
-    let (mut known, mut dotted) = (known.split('.'), dotted.split('.'));
+    let mut known = known.split('.');
+    let mut dotted = dotted.split('.');
     loop {
         match (known.next(), dotted.next()) {
             (None, None) => return true,

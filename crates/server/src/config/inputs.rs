@@ -30,9 +30,8 @@ impl Inputs {
     #[must_use]
     pub fn from_process(config_file: Option<PathBuf>) -> Inputs {
         let env: Vec<_> = std::env::vars_os().collect();
-        let variable =
-            |wanted: &str| env.iter().find(|(name, _)| name == wanted).map(|(_, value)| PathBuf::from(value));
-        let (home, of_machine) = (variable("HOME"), variable(OF_MACHINE_VARIABLE));
+        let home = variable(&env, "HOME");
+        let of_machine = variable(&env, OF_MACHINE_VARIABLE);
         Inputs {
             config_file,
             of_machine: of_machine
@@ -44,6 +43,11 @@ impl Inputs {
             is_root: rustix::process::geteuid().is_root(),
         }
     }
+}
+
+/// Returns the path in an environment variable.
+fn variable(env: &[(OsString, OsString)], wanted: &str) -> Option<PathBuf> {
+    env.iter().find(|(name, _)| name == wanted).map(|(_, value)| PathBuf::from(value))
 }
 
 /// Returns the files to read, weakest first, and whether each must exist.

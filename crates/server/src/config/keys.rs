@@ -45,8 +45,11 @@ pub(super) fn names_hosts(name: &str) -> bool {
 pub(super) fn is_same_entry(key: &Key, one: &str, other: &str) -> bool {
     let map = key.name.split_once(".*").map(|(map, _)| map);
     let entries = parts().iter().find(|part| map == Some(&part.name)).and_then(|part| part.entries);
-    let stored = |entry: &str| entries.and_then(|entries| (entries.check)(entry).ok());
-    one == other || stored(one).is_some_and(|stored_one| Some(stored_one) == stored(other))
+    one == other
+        || entries.is_some_and(|entries| {
+            let stored = (entries.check)(one);
+            stored.is_ok() && stored == (entries.check)(other)
+        })
 }
 
 /// Values by dotted name, as they were written.

@@ -189,17 +189,21 @@ fn origins(config: &Config, report: &mut Report) {
 fn proxies(config: &Config, report: &mut Report) {
     const KEY: &str = "server.trusted_proxies";
     let proxies = &config.server.trusted_proxies;
-    let is_wide = |network: &&ipnet::IpNet| match network.addr() {
-        IpAddr::V4(_) => network.prefix_len() < 8,
-        IpAddr::V6(_) => network.prefix_len() < 32,
-    };
+
     if let Some(all) = proxies.iter().find(|network| network.prefix_len() == 0) {
         let message = format!("contains {all}: any client can claim any address and bypass limits and the audit");
         report.fail(KEY, message, "name the addresses of your proxies");
-    } else if let Some(wide) = proxies.iter().find(is_wide) {
+    } else if let Some(wide) = proxies.iter().find(|network| is_wide(network)) {
         report.warn(KEY, format!("contains {wide}, which is very wide"), "name the addresses of your proxies");
     } else {
         report.pass(KEY, if proxies.is_empty() { "no forwarded address is trusted" } else { "names proxies" });
+    }
+}
+
+fn is_wide(network: &ipnet::IpNet) -> bool {
+    match network.addr() {
+        IpAddr::V4(_) => network.prefix_len() < 8,
+        IpAddr::V6(_) => network.prefix_len() < 32,
     }
 }
 
@@ -224,8 +228,8 @@ fn shared(config: &Config, report: &mut Report) {
     if !config.pool.enabled {
         return;
     }
-    let is_open = |group: &RouteGroup| !config.auth.admin_only.contains(group);
-    let open = [RouteGroup::Templates, RouteGroup::Quotas].into_iter().filter(is_open);
+    let groups = [RouteGroup::Templates, RouteGroup::Quotas];
+    let open = groups.into_iter().filter(|group| !config.auth.admin_only.contains(group));
     let open: Vec<_> = open.map(RouteGroup::as_str).collect();
     if open.is_empty() {
         report.pass(KEY, "contains templates and quotas");
@@ -274,13 +278,14 @@ fn rate_limit(config: &Config, report: &mut Report) {
 fn audit(config: &Config, report: &mut Report) {
     const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
     const FEW: u64 = 10_000;
-    let (kept, entries) = (config.auth.admin_audit_retention, config.auth.admin_audit_max_entries);
+    let kept = config.auth.admin_audit_retention;
     let key = "auth.admin_audit_retention";
     if kept < WEEK {
         report.warn(key, format!("is {}: less than a week", format_duration(kept)), "set it to 168h or more");
     } else {
         report.pass(key, format!("is {}", format_duration(kept)));
     }
+    let entries = config.auth.admin_audit_max_entries;
     let key = "auth.admin_audit_max_entries";
     if entries < FEW {
         report.warn(key, format!("is {entries}: refused keys soon push out the rest"), "set it to 10000 or more");

@@ -6,14 +6,16 @@ const LIKENESS_MIN: f64 = 0.5;
 /// Returns the dotted name that is most like `name`, or whose last part is: a key in the wrong
 /// section is a common slip.
 pub(super) fn nearest(name: &str, names: impl Iterator<Item = &'static str>) -> Option<&'static str> {
-    let likeness = |candidate: &'static str| {
-        let whole = strsim::normalized_damerau_levenshtein(name, candidate);
-        let (last, candidate_last) = (last(name), last(candidate));
-        // Slightly less, so that the right section wins between equals.
-        whole.max(0.95 * strsim::normalized_damerau_levenshtein(last, candidate_last))
-    };
-    let best = names.map(|candidate| (likeness(candidate), candidate)).max_by(|a, b| a.0.total_cmp(&b.0));
+    let rated = names.map(|candidate| (likeness(name, candidate), candidate));
+    let best = rated.max_by(|a, b| a.0.total_cmp(&b.0));
     best.filter(|(likeness, _)| *likeness >= LIKENESS_MIN).map(|(_, name)| name)
+}
+
+fn likeness(name: &str, candidate: &str) -> f64 {
+    let whole = strsim::normalized_damerau_levenshtein(name, candidate);
+    let of_last = strsim::normalized_damerau_levenshtein(last(name), last(candidate));
+    // Slightly less, so that the right section wins between equals.
+    whole.max(0.95 * of_last)
 }
 
 fn last(name: &str) -> &str {

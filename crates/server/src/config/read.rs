@@ -188,11 +188,12 @@ impl<R: Reader> Reader for List<R> {
     type Out = Vec<R::Out>;
 
     fn read(&self, value: &Value, home: Option<&Path>) -> Read<Vec<R::Out>> {
-        let part = |part: &str| self.0.read(&Value::Bare(part.trim().to_owned()), home);
         match value {
             Value::List(items) => items.iter().map(|item| self.0.read(item, home)).collect(),
             Value::Bare(text) if text.trim().is_empty() => Ok(Vec::new()),
-            Value::Bare(text) => text.split(',').map(part).collect(),
+            Value::Bare(text) => {
+                text.split(',').map(|part| self.0.read(&Value::Bare(part.trim().to_owned()), home)).collect()
+            }
             _ => must("a list", value),
         }
     }
@@ -221,7 +222,8 @@ impl<T: Copy + PartialOrd + TryFrom<i128> + Display + Into<Json> + Send + Sync +
 
 impl<T: Integer> Kind for Number<T> {
     fn schema(&self) -> Json {
-        let (min, max): (Json, Json) = ((*self.0.start()).into(), (*self.0.end()).into());
+        let min: Json = (*self.0.start()).into();
+        let max: Json = (*self.0.end()).into();
         json!({ "type": "integer", "minimum": min, "maximum": max })
     }
 

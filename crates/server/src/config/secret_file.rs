@@ -15,10 +15,10 @@ pub(super) fn resolve(draft: &mut Draft) {
     for (file_key, path) in draft.files(|key| key.kind.marks().is_file_of_secret) {
         let Some((key, entry)) = file_key.strip_suffix("_file").and_then(keys::find) else { continue };
         let source = draft.source(&file_key);
-        let is_inline = |name: &str, value: &Value| {
-            *value != Value::Null && key.entry(name).is_some_and(|other| keys::is_same_entry(key, entry, other))
-        };
-        if let Some((name, _)) = draft.values.iter().find(|(name, value)| is_inline(name, value)) {
+        let inline = draft.values.iter().find(|(name, value)| {
+            **value != Value::Null && key.entry(name).is_some_and(|other| keys::is_same_entry(key, entry, other))
+        });
+        if let Some((name, _)) = inline {
             let message = format!("is set, and so is `{name}` ({}); keep one of the two", draft.source(name));
             draft.fault(file_key, &source, message);
             continue;
@@ -31,9 +31,12 @@ pub(super) fn resolve(draft: &mut Draft) {
     }
 }
 
+fn unreadable(error: std::io::Error) -> String {
+    format!("cannot be read: {error}")
+}
+
 /// Returns the secret in a file: all of its text but the line ending.
 fn secret_in(path: &Path) -> Result<String, String> {
-    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
     // A secret, the longest line ending, and one byte to see that there is more.
     let limit = read::SECRET_BYTES_MAX as u64 + 3;
     let file = File::open(path).map_err(unreadable)?;

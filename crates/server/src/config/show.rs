@@ -45,9 +45,8 @@ impl Loaded {
                 settings.push(self.setting(key, name));
             }
         }
-        let section = |name: &str| keys::keys().iter().position(|key| first(&key.name) == first(name));
         // Stable: within a section the order stays.
-        settings.sort_by_key(|setting| section(&setting.key));
+        settings.sort_by_key(|setting| keys::keys().iter().position(|key| first(&key.name) == first(&setting.key)));
         settings
     }
 

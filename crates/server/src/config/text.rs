@@ -87,8 +87,8 @@ fn is_host_label(label: &str, besides: &[u8]) -> bool {
 pub(super) const ORIGIN: Text<String> =
     text("an origin without a path, such as https://app.example.com, or *", |text| {
         let authority = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
-        let is_authority = |it: &str| !it.is_empty() && is_plain(it, b"/?#@*");
-        (text == "*" || authority.is_some_and(is_authority)).then(|| text.to_ascii_lowercase())
+        let is_origin = authority.is_some_and(|it| !it.is_empty() && is_plain(it, b"/?#@*"));
+        (text == "*" || is_origin).then(|| text.to_ascii_lowercase())
     });
 
 /// A base URL, without a slash at its end. It may hold a password, so a fault does not repeat it.
@@ -96,8 +96,8 @@ pub(super) const URL: Text<String> = Text {
     repeats: false,
     ..text("an http or https URL without a user, query or fragment, such as https://boxes.example.com", |text| {
         let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
-        let is_right = |rest: &str| !rest.is_empty() && !rest.starts_with('/') && is_plain(rest, b"?#@");
-        rest.is_some_and(is_right).then(|| text.trim_end_matches('/').to_owned())
+        let rest = rest.filter(|rest| !rest.is_empty() && !rest.starts_with('/') && is_plain(rest, b"?#@"));
+        rest.map(|_| text.trim_end_matches('/').to_owned())
     })
 };
 
@@ -138,7 +138,8 @@ pub(super) fn is_label(text: &str) -> bool {
 pub(super) const SUBIDS: Text<(u32, u32)> =
     text("first:count, such as 1000000:6553600, with first and count at least 65536 (a box takes 65536)", |text| {
         let (first, count) = text.split_once(':')?;
-        let (first, count) = (u32::try_from(decimal(first)?).ok()?, u32::try_from(decimal(count)?).ok()?);
+        let first = u32::try_from(decimal(first)?).ok()?;
+        let count = u32::try_from(decimal(count)?).ok()?;
         // The last id, 2^32 - 1, means "none" to the kernel.
         let is_right = first >= 65_536 && count >= 65_536 && first.checked_add(count).is_some();
         is_right.then_some((first, count))
@@ -161,8 +162,8 @@ pub(super) const NETWORK_MODE: Text<String> =
 
 /// The name of a user at a registry.
 pub(super) const USER_NAME: Text<String> = text("a user name without `:`, spaces or control characters", |text| {
-    let is_right = |c: char| c != ':' && !c.is_whitespace() && !c.is_control();
-    if_so(text.len() <= 256 && text.chars().all(is_right), text)
+    let is_right = text.chars().all(|c| c != ':' && !c.is_whitespace() && !c.is_control());
+    if_so(text.len() <= 256 && is_right, text)
 });
 
 /// A capability of the kernel, without `CAP_`; or `ALL`.
@@ -204,9 +205,12 @@ pub(super) const BY_REGISTRY: EntryName = EntryName {
 
 fn registry(text: &str) -> Option<String> {
     let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
-    let is_port = |port: &str| decimal(port).is_some_and(|port| (1..=65_535).contains(&port));
+    let has_valid_port = match port {
+        Some(port) => decimal(port).is_some_and(|port| (1..=65_535).contains(&port)),
+        None => true,
+    };
     let is_host = text.len() <= 253 && host.split('.').all(|label| is_host_label(label, b"-"));
-    if !is_host || !port.is_none_or(is_port) {
+    if !is_host || !has_valid_port {
         return None;
     }
     let name = text.to_ascii_lowercase();

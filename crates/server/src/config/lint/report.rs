@@ -45,8 +45,7 @@ pub(super) struct Report {
 
 impl Report {
     fn say(&mut self, verdict: Verdict, key: impl Into<String>, message: impl Into<String>, remedy: impl Into<String>) {
-        let (key, message, remedy) = (key.into(), message.into(), remedy.into());
-        self.findings.push(Finding { verdict, key, message, remedy });
+        self.findings.push(Finding { verdict, key: key.into(), message: message.into(), remedy: remedy.into() });
     }
 
     pub(super) fn pass(&mut self, key: impl Into<String>, message: impl Into<String>) {

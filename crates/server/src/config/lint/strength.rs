@@ -46,12 +46,8 @@ const SHORT_WORDS: &[&str] = &["admin", "demo", "dummy", "fake", "test", "tests"
 pub(super) fn weakness(key: &str) -> Option<&'static str> {
     let lower = key.to_ascii_lowercase();
     let letters: String = lower.chars().filter(char::is_ascii_alphanumeric).collect();
-    let stands_alone = |word: &&str| {
-        let begins = lower.strip_prefix(word).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphabetic()));
-        let mut parts = lower.split(|c: char| !c.is_ascii_alphanumeric());
-        begins || parts.any(|part| part.trim_end_matches(|c: char| c.is_ascii_digit()) == *word)
-    };
-    if WORDS.iter().any(|word| letters.contains(word)) || SHORT_WORDS.iter().any(stands_alone) {
+    let has_word = WORDS.iter().any(|word| letters.contains(word));
+    if has_word || SHORT_WORDS.iter().any(|word| stands_alone(&lower, word)) {
         Some("contains a placeholder, such as changeme, example, secret or test")
     } else if key.len() < BYTES_MIN {
         Some("is shorter than 32 bytes")
@@ -68,6 +64,14 @@ pub(super) fn weakness(key: &str) -> Option<&'static str> {
     } else {
         None
     }
+}
+
+/// Returns whether `word` is at the beginning of `key`, or between separators, perhaps with digits
+/// after it.
+fn stands_alone(key: &str, word: &str) -> bool {
+    let begins = key.strip_prefix(word).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphabetic()));
+    let mut parts = key.split(|c: char| !c.is_ascii_alphanumeric());
+    begins || parts.any(|part| part.trim_end_matches(|c: char| c.is_ascii_digit()) == word)
 }
 
 /// Returns whether it is a shorter text twice or more.

@@ -141,13 +141,11 @@ impl Egress {
     /// Returns the policies of owners, by owner id.
     #[must_use]
     pub fn owner_policies(&self) -> BTreeMap<String, EgressPolicy> {
-        let policy = |OwnerEgress { mode, allow, deny }| EgressPolicy {
-            mode: Mode::into(mode),
-            allow,
-            deny,
-            ..EgressPolicy::default()
-        };
-        self.owners.iter().map(|(owner, own)| (owner.clone(), policy(own.clone()))).collect()
+        let policies = self.owners.iter().map(|(owner, own)| {
+            let OwnerEgress { mode, allow, deny } = own.clone();
+            (owner.clone(), EgressPolicy { mode: mode.into(), allow, deny, ..EgressPolicy::default() })
+        });
+        policies.collect()
     }
 
     /// Returns the targets of each list.
