@@ -169,6 +169,5 @@ impl Shared {
 pub(super) fn is_own(address: IpAddr) -> bool {
     let Err(error) = UdpSocket::bind((address, 0)) else { return true };
     // A kernel without IPv6 has no such address either.
-    let is_other = |code| matches!(Errno::from_raw_os_error(code), Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT);
-    !error.raw_os_error().is_some_and(is_other)
+    !matches!(Errno::from_io_error(&error), Some(Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT))
 }

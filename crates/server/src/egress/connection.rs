@@ -103,7 +103,8 @@ impl Account {
             Unresolved::Unknown => Refused::failed(EgressReason::Unreachable, "the name does not resolve", None),
             Unresolved::Timeout => Refused::failed(EgressReason::Timeout, "the name was not resolved in time", None),
         })?;
-        let (mut denied, mut failed) = (None, None);
+        let mut denied = None;
+        let mut failed = None;
         for address in addresses {
             if let Err(denial) = decide_address(&rules, &self.shared.internal, host, self.shared.dialled(address, port))
             {
@@ -123,8 +124,9 @@ impl Account {
                 }
             }
         }
-        let nothing = || Refused::failed(EgressReason::Unreachable, "the name has no address", None);
-        Err(failed.or(denied).unwrap_or_else(nothing))
+        Err(failed
+            .or(denied)
+            .unwrap_or_else(|| Refused::failed(EgressReason::Unreachable, "the name has no address", None)))
     }
 
     /// Passes bytes on until the end. Requests to a host that secrets are bound to are changed on the

@@ -73,11 +73,11 @@ impl Account {
         }
         let port = SecretBinding::https_port(port);
         let bound = self.shared.secrets.are_bound(&in_force.secrets, in_force.owner.as_ref(), host, port).await;
-        let failed = |error: crate::secrets::SecretsError| {
+        let is_bound = bound.map_err(|error| {
             tracing::error!(id = %self.id, error = %providers::Chain(&error), "cannot look up secrets");
             Refused::failed(EgressReason::Unreachable, "the secrets for the host cannot be read", None)
-        };
-        if !bound.map_err(failed)? {
+        })?;
+        if !is_bound {
             return Ok(None);
         }
         let mut held = self.memory().nothing();
@@ -295,15 +295,15 @@ impl Exchange {
         });
         let mut upstream = self.upstream.lock().await;
         let sender = self.connected(&mut upstream).await?;
-        let failed = |error: hyper::Error| {
-            tracing::debug!(id = %self.account.id, host = %self.host, %error, "a host did not answer with HTTP");
-            self.is_over.cancel();
-            Refusal::new(EgressReason::Unreachable, format!("the host did not answer: {error}"))
-        };
+
         sender.ready().await.map_err(|_| Refusal::Closed)?;
         let sent = sender.send_request(request);
         drop(upstream);
-        let mut answer = sent.await.map_err(failed)?;
+        let mut answer = sent.await.map_err(|error| {
+            tracing::debug!(id = %self.account.id, host = %self.host, %error, "a host did not answer with HTTP");
+            self.is_over.cancel();
+            Refusal::new(EgressReason::Unreachable, format!("the host did not answer: {error}"))
+        })?;
         if is_framed_twice(answer.headers()) {
             self.is_over.cancel();
             return Err(Refusal::new(
@@ -332,13 +332,11 @@ impl Exchange {
 
     /// Checks that a request is for the host that the connection is to, and returns its path.
     fn checked(&self, request: &Request<Incoming>) -> Result<Uri, Refusal> {
-        let other = || {
-            let words = format!("the request names a host other than {}; open a separate connection for it", self.host);
-            Refusal::new(EgressReason::Denied, words)
-        };
-        let named = authorities(request.uri(), request.headers()).ok_or_else(other)?;
+        // A host that cannot be read counts as another.
+        let named = authorities(request.uri(), request.headers()).unwrap_or_default();
         if named.is_empty() || !named.iter().all(|named| Host::parse(named.host()).as_ref() == Ok(&self.host)) {
-            return Err(other());
+            let words = format!("the request names a host other than {}; open a separate connection for it", self.host);
+            return Err(Refusal::new(EgressReason::Denied, words));
         }
         if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
             let words = "CONNECT and TRACE are not sent to a host that gets a secret";
@@ -396,7 +394,8 @@ fn authorities(uri: &Uri, headers: &HeaderMap) -> Option<Vec<HttpAuthority>> {
 /// Passes bytes between a process and a host that have both switched to another protocol.
 async fn switched(process: OnUpgrade, host: OnUpgrade) {
     let (Ok(process), Ok(host)) = tokio::join!(process, host) else { return };
-    let (mut process, mut host) = (TokioIo::new(process), TokioIo::new(host));
+    let mut process = TokioIo::new(process);
+    let mut host = TokioIo::new(host);
     // An end without a goodbye is that of the protocol in use.
     let _ = tokio::io::copy_bidirectional(&mut process, &mut host).await;
 }

@@ -96,17 +96,20 @@ impl Counters {
 
     /// Returns the present values.
     pub(super) fn counts(&self) -> Counts {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let [allowed, denied, failed] = &self.verdicts;
         Counts {
-            allowed: of(allowed),
-            denied: of(denied),
-            failed: of(failed),
-            open: of(&self.open),
-            bytes_sent: of(&self.sent),
-            bytes_received: of(&self.received),
+            allowed: value(allowed),
+            denied: value(denied),
+            failed: value(failed),
+            open: value(&self.open),
+            bytes_sent: value(&self.sent),
+            bytes_received: value(&self.received),
         }
     }
+}
+
+fn value(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
 }
 
 /// Limits on the connections of one box.

@@ -86,7 +86,8 @@ pub(super) async fn run(
 ) -> Option<Cut> {
     let (read, mut write) = stream.into_split();
     let last = Arc::new(LastByte { started: Instant::now(), at_ms: AtomicU64::new(0) });
-    let (refused, broken) = (CancellationToken::new(), CancellationToken::new());
+    let refused = CancellationToken::new();
+    let broken = CancellationToken::new();
     let from = FromHost {
         read,
         account: Arc::clone(account),

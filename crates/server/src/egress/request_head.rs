@@ -49,7 +49,9 @@ fn whole(line: &[u8]) -> Option<&[u8]> {
 /// Returns the target of a request line; `None` for another line.
 fn target(line: &[u8]) -> Option<&str> {
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
-    let (_, target, version) = (words.next()?, words.next()?, words.next()?);
+    let _method = words.next()?;
+    let target = words.next()?;
+    let version = words.next()?;
     (version.starts_with("HTTP/1.") && words.next().is_none()).then_some(target)
 }
 

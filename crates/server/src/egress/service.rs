@@ -67,11 +67,11 @@ impl Egress {
         clock: Arc<dyn Clock>,
         stop: CancellationToken,
     ) -> Egress {
-        let rules = |policy: &EgressPolicy| Arc::new(policy.rules(&config.lists));
+        let owners = config.owners.iter();
         Egress {
-            site: rules(&config.site),
+            site: rules(&config.site, &config.lists),
             default: config.default,
-            owners: config.owners.iter().map(|(owner, policy)| (owner.clone(), rules(policy))).collect(),
+            owners: owners.map(|(owner, policy)| (owner.clone(), rules(policy, &config.lists))).collect(),
             shared: Arc::new(Shared {
                 internal: config.internal.into_iter().collect(),
                 resolver: Resolver::new(config.hosts),
@@ -125,7 +125,8 @@ impl Egress {
         let account = self.account(id);
         account.ledger.resume(exchanged);
         account.in_force.send_replace(self.in_force(owner, policies));
-        let (receiving, stop) = (Receiving::begin(&account), self.stop.clone());
+        let receiving = Receiving::begin(&account);
+        let stop = self.stop.clone();
         self.tasks.spawn(async move { stop.run_until_cancelled(account.serve(requests, receiving)).await });
     }
 
@@ -179,10 +180,12 @@ impl Egress {
 
     /// Forgets the boxes that are not in `live`, once their bytes are stored.
     pub fn keep_only(&self, live: &HashSet<SandboxId>) {
-        let is_needed = |account: &Account| {
-            account.is_served() || account.ledger.counts().open > 0 || account.ledger.unstored().is_some()
-        };
-        self.boxes.lock().retain(|id, account| live.contains(id) || is_needed(account));
+        self.boxes.lock().retain(|id, account| {
+            live.contains(id)
+                || account.is_served()
+                || account.ledger.counts().open > 0
+                || account.ledger.unstored().is_some()
+        });
     }
 
     /// Waits until the connections have ended, after the stop token was cancelled.
@@ -192,29 +195,35 @@ impl Egress {
     }
 
     fn account(&self, id: &SandboxId) -> Arc<Account> {
-        let new = || {
-            let limits = self.shared.limits;
-            Arc::new(Account {
-                id: id.clone(),
-                in_force: watch::Sender::new(InForce::default()),
-                ledger: Ledger::new(limits),
-                connections: Arc::new(Semaphore::new(usize::try_from(limits.connections).unwrap_or(usize::MAX))),
-                receivers: AtomicUsize::new(0),
-                memory: self.shared.memory.account_of_sandbox(id),
-                authority: OnceCell::new(),
-                shared: Arc::clone(&self.shared),
-            })
-        };
-        Arc::clone(self.boxes.lock().entry(id.clone()).or_insert_with(new))
+        let mut boxes = self.boxes.lock();
+        Arc::clone(boxes.entry(id.clone()).or_insert_with(|| Arc::new(self.new_account(id))))
+    }
+
+    fn new_account(&self, id: &SandboxId) -> Account {
+        let limits = self.shared.limits;
+        Account {
+            id: id.clone(),
+            in_force: watch::Sender::new(InForce::default()),
+            ledger: Ledger::new(limits),
+            connections: Arc::new(Semaphore::new(usize::try_from(limits.connections).unwrap_or(usize::MAX))),
+            receivers: AtomicUsize::new(0),
+            memory: self.shared.memory.account_of_sandbox(id),
+            authority: OnceCell::new(),
+            shared: Arc::clone(&self.shared),
+        }
     }
 
     fn in_force(&self, owner: Option<&OwnerId>, policies: &SandboxEgress) -> InForce {
         let of_owner = owner.and_then(|owner| self.owners.get(owner.as_str()));
-        let own = policies.each().map(|policy| Arc::new(policy.rules(&self.lists)));
+        let own = policies.each().map(|policy| rules(policy, &self.lists));
         InForce {
             rules: [&self.site].into_iter().chain(of_owner).cloned().chain(own).collect(),
             secrets: policies.secrets().cloned().collect(),
             owner: owner.cloned(),
         }
     }
+}
+
+fn rules(policy: &EgressPolicy, lists: &EgressLists) -> Arc<EgressRules> {
+    Arc::new(policy.rules(lists))
 }
