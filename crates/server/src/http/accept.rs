@@ -186,12 +186,15 @@ fn begin(
     service: &Arc<Service>,
     stop: &CancellationToken,
 ) {
-    let (service, stop, from) = (Arc::clone(service), stop.clone(), new.from);
+    let service = Arc::clone(service);
+    let stop = stop.clone();
+    let from = new.from;
     let plain = Origin { address: from, is_tls: false, is_http2: false };
     match (new.stream, door) {
         (Stream::Tcp(stream), Door::Tcp(_, Some((tls, turns)))) => {
             prepare(&stream);
-            let (config, turns) = (tls.config(), turns.clone());
+            let config = tls.config();
+            let turns = turns.clone();
             connections.spawn(async move {
                 // A handshake is no request under way, so shutdown does not wait for it.
                 let stream = tokio::select! {

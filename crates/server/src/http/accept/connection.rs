@@ -60,7 +60,9 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let answer = service_fn(|request| {
-        let (service, phase, under_way) = (Arc::clone(service), phase.clone(), turn.begin());
+        let service = Arc::clone(service);
+        let phase = phase.clone();
+        let under_way = turn.begin();
         async move {
             phase.set(true);
             let response = service.answer(from, request).await;

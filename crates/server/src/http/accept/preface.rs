@@ -48,6 +48,11 @@ impl<S> Opening<S> {
     }
 }
 
+/// Returns the bytes read so far: the known beginning of the preface, and the new ones.
+fn all_read(known: usize, new: &[u8]) -> Bytes {
+    Bytes::from([&PREFACE[..known], new].concat())
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for Opening<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -69,20 +74,20 @@ impl<S: AsyncRead + Unpin> AsyncRead for Opening<S> {
                     return Poll::Ready(Ok(()));
                 }
                 State::Looking(known) => {
-                    let (known, before) = (*known, buffer.filled().len());
+                    let known = *known;
+                    let before = buffer.filled().len();
                     ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
                     let new = &buffer.filled()[before..];
-                    let all = || Bytes::from([&PREFACE[..known], new].concat());
                     let missing = &PREFACE[known..];
                     this.state = if new.starts_with(missing) {
-                        State::Found(all())
+                        State::Found(all_read(known, new))
                     } else if !new.is_empty() && missing.starts_with(new) {
                         State::Looking(known + new.len())
                     } else if known == 0 {
                         this.state = State::Passing;
                         return Poll::Ready(Ok(()));
                     } else {
-                        State::Replaying(all())
+                        State::Replaying(all_read(known, new))
                     };
                     buffer.set_filled(before);
                 }

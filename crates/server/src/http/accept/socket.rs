@@ -25,6 +25,12 @@ pub struct SocketFault {
     reason: String,
 }
 
+impl SocketFault {
+    fn new(path: &Path, reason: impl ToString) -> Self {
+        Self { path: path.display().to_string(), reason: reason.to_string() }
+    }
+}
+
 /// Listening socket. Its file is removed on drop.
 #[derive(Debug)]
 pub struct Socket {
@@ -41,25 +47,23 @@ impl Socket {
     /// [`SocketFault`] if the path holds something else or the socket of a live server, or if
     /// it cannot be used.
     pub fn bind(path: &Path) -> Result<Self, SocketFault> {
-        let fault = |reason: String| SocketFault { path: path.display().to_string(), reason };
-        let failed = |error: io::Error| fault(error.to_string());
         let address = SocketAddrUnix::new(path)
-            .map_err(|_| fault("the path is too long for a socket; use at most 107 bytes".to_owned()))?;
+            .map_err(|_| SocketFault::new(path, "the path is too long for a socket; use at most 107 bytes"))?;
         // Lock on the folder: of two servers that start at once and find a dead socket, the
         // second must not take the first's new socket for the dead one.
         let folder = path.parent().unwrap_or(path);
         let folder =
             rustix::fs::openat(CWD, folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-                .map_err(|errno| fault(format!("its folder: {}", io::Error::from(errno))))?;
+                .map_err(|errno| SocketFault::new(path, format!("its folder: {}", io::Error::from(errno))))?;
         if rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(fault("its folder is locked by another program".to_owned()));
+            return Err(SocketFault::new(path, "its folder is locked by another program"));
         }
-        make_way(path).map_err(fault)?;
+        make_way(path).map_err(|reason| SocketFault::new(path, reason))?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-        let socket = socket.map_err(|errno| failed(errno.into()))?;
-        rustix::net::bind(&socket, &address).map_err(|errno| failed(errno.into()))?;
-        let made = std::fs::symlink_metadata(path).map_err(failed)?;
+        let socket = socket.map_err(|errno| SocketFault::new(path, io::Error::from(errno)))?;
+        rustix::net::bind(&socket, &address).map_err(|errno| SocketFault::new(path, io::Error::from(errno)))?;
+        let made = std::fs::symlink_metadata(path).map_err(|error| SocketFault::new(path, error))?;
         // No client can connect before `listen`.
         let listening = rustix::fs::chmod(path, MODE).and_then(|()| rustix::net::listen(&socket, BACKLOG));
         let listener = listening.map_err(io::Error::from).and_then(|()| UnixListener::from_std(socket.into()));
@@ -67,7 +71,7 @@ impl Socket {
             Ok(listener) => Ok(Self { listener, path: path.to_owned(), file: (made.dev(), made.ino()) }),
             Err(error) => {
                 let _ = std::fs::remove_file(path);
-                Err(failed(error))
+                Err(SocketFault::new(path, error))
             }
         }
     }
@@ -100,8 +104,8 @@ fn make_way(path: &Path) -> Result<(), String> {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let is_ours = |found: &std::fs::Metadata| (found.dev(), found.ino()) == self.file;
-        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| is_ours(&found)) {
+        let found = std::fs::symlink_metadata(&self.path);
+        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.file) {
             let _ = std::fs::remove_file(&self.path);
         }
     }

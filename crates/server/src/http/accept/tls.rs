@@ -1,6 +1,6 @@
 //! TLS on the TCP port: certificates from files, reloaded without closing a connection.
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -147,16 +147,14 @@ impl Files {
     }
 
     fn config(&self, contents: &Contents) -> Result<Arc<ServerConfig>, TlsFault> {
-        let bad_cert = |reason: String| fault(CERT_KEY, &self.cert, reason);
-        let bad_key = |reason: String| fault(KEY_KEY, &self.key, reason);
         let chain: Vec<_> = CertificateDer::pem_slice_iter(&contents.cert)
             .collect::<Result<_, _>>()
-            .map_err(|error| bad_cert(format!("is not PEM: {error}")))?;
+            .map_err(|error| self.bad_cert(format!("is not PEM: {error}")))?;
         if chain.is_empty() {
-            return Err(bad_cert("holds no certificate (`-----BEGIN CERTIFICATE-----`)".to_owned()));
+            return Err(self.bad_cert("holds no certificate (`-----BEGIN CERTIFICATE-----`)".to_owned()));
         }
         let key = PrivateKeyDer::from_pem_slice(&contents.key).map_err(|error| {
-            bad_key(if !matches!(error, PemError::NoItemsFound) {
+            self.bad_key(if !matches!(error, PemError::NoItemsFound) {
                 format!("is not PEM: {error}")
             } else if is_encrypted(&contents.key) {
                 "is encrypted; write it without a password (`openssl pkey -in … -out …`)".to_owned()
@@ -166,19 +164,27 @@ impl Files {
         })?;
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(|error| bad_cert(error.to_string()))?;
+            .map_err(|error| self.bad_cert(error.to_string()))?;
         let config = builder.with_no_client_auth().with_single_cert(chain, key);
         let mut config = config.map_err(|error| {
             if let rustls::Error::InvalidCertificate(_) = error {
-                bad_cert(error.to_string())
+                self.bad_cert(error.to_string())
             } else if let rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) = error {
-                bad_key(format!("is not the key of the first certificate in {}", self.cert.display()))
+                self.bad_key(format!("is not the key of the first certificate in {}", self.cert.display()))
             } else {
-                bad_key(format!("{error}; RSA, ECDSA and Ed25519 keys can be used"))
+                self.bad_key(format!("{error}; RSA, ECDSA and Ed25519 keys can be used"))
             }
         })?;
         config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
+    }
+
+    fn bad_cert(&self, reason: String) -> TlsFault {
+        fault(CERT_KEY, &self.cert, reason)
+    }
+
+    fn bad_key(&self, reason: String) -> TlsFault {
+        fault(KEY_KEY, &self.key, reason)
     }
 }
 
@@ -187,13 +193,14 @@ fn fault(key: &'static str, path: &Path, reason: String) -> TlsFault {
 }
 
 fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, TlsFault> {
-    let failed = |error: io::Error| fault(key, path, error.to_string());
-    let is_file = std::fs::metadata(path).map_err(failed)?.is_file();
+    let is_file = std::fs::metadata(path).map_err(|error| fault(key, path, error.to_string()))?.is_file();
     if !is_file {
         return Err(fault(key, path, "is not a file".to_owned()));
     }
     let mut bytes = Vec::new();
-    std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    std::fs::File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .map_err(|error| fault(key, path, error.to_string()))?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(fault(key, path, format!("is larger than {FILE_BYTES_MAX} bytes")));
     }

@@ -140,7 +140,7 @@ impl Service {
     /// request of a connection at a time.
     fn hold(&self, from: Origin, head: &Parts, head_bytes: usize, body: &Received, room: Room) -> Result<Held, Spent> {
         let address = self.proxies.caller(from.address, from.is_tls, &head.headers).address.map(peer::caller);
-        let beyond_small = |bytes: usize| if bytes > SMALL_BYTES { bytes } else { 0 };
+
         let window = u64::from(STREAM_WINDOW_BYTES);
         let ahead = body.size_hint().exact().unwrap_or(window).min(window);
         let mut bytes = beyond_small(head_bytes) + beyond_small(usize::try_from(ahead).unwrap_or(usize::MAX));
@@ -152,6 +152,11 @@ impl Service {
         let reservation = self.memory.account(Caller::Address(address), address).reserve(bytes)?;
         Ok(Held { _reservation: reservation, _room: is_first.then_some(room) })
     }
+}
+
+/// Returns the bytes that are charged for: none for a small head or body.
+fn beyond_small(bytes: usize) -> usize {
+    if bytes > SMALL_BYTES { bytes } else { 0 }
 }
 
 /// Gives a head the form that it has over HTTP/1.1, and returns its size in bytes.
