@@ -51,7 +51,10 @@ const COLUMNS: [&str; 12] = [
         (status = 400, body = api::ErrorBody, description = "Invalid query"),
         (status = 503, body = api::ErrorBody, description = "The store is unavailable")))]
 pub async fn list(State(api): State<Api>, Params(query): Params<AuditQuery>) -> Result<Response> {
-    let (filter, before, limit, as_csv) = (query.filter()?, query.before()?, query.limit()?, query.wants_csv()?);
+    let filter = query.filter()?;
+    let before = query.before()?;
+    let limit = query.limit()?;
+    let as_csv = query.wants_csv()?;
     let mut rows = api.control.audit(&filter, before, limit + 1).await?;
     let is_last = rows.len() <= limit as usize;
     rows.truncate(limit as usize);
@@ -79,7 +82,6 @@ fn csv(rows: &[api::AuditEntry]) -> Result<Vec<u8>> {
     let mut writer = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(Vec::new());
     let mut written = writer.write_record(COLUMNS);
     for row in rows {
-        let text = |value: &Option<String>| defused(value.as_deref().unwrap_or_default());
         written = written.and_then(|()| {
             writer.write_record([
                 row.id.to_string(),
@@ -91,9 +93,9 @@ fn csv(rows: &[api::AuditEntry]) -> Result<Vec<u8>> {
                 row.status.to_string(),
                 row.duration_ms.to_string(),
                 defused(&row.request_id),
-                text(&row.remote_addr),
-                text(&row.user_agent),
-                text(&row.detail),
+                defused(row.remote_addr.as_deref().unwrap_or_default()),
+                defused(row.user_agent.as_deref().unwrap_or_default()),
+                defused(row.detail.as_deref().unwrap_or_default()),
             ])
         });
     }

@@ -47,9 +47,11 @@ pub async fn exec(
     headers: HeaderMap,
     Body(mut body): Body<api::ExecRequest>,
 ) -> Result<Response> {
-    let (is_stream, encoding, exit_event) = (body.stream, body.encoding, body.exit_event);
+    let is_stream = body.stream;
+    let encoding = body.encoding;
     let is_raw = frames::are_wanted(&headers);
-    let form = Form { is_raw, base64: encoding == api::TextEncoding::Base64, exit_event, timeout: None };
+    let form =
+        Form { is_raw, base64: encoding == api::TextEncoding::Base64, exit_event: body.exit_event, timeout: None };
     if let Some(start) = wire::background(&mut body)? {
         let process = api.control.start_process(&id, start(wire::exec_request(body)?)).await?;
         return match is_stream {

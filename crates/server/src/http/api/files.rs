@@ -145,14 +145,15 @@ pub async fn put(State(api): State<Api>, uri: Uri, meter: Meter, request: Reques
 /// percent-decoded once. Parsed from the URL itself, since the router's parameters depend on
 /// whether the path equals a fixed route.
 fn id_and_path(uri: &Uri) -> Result<(String, String)> {
-    let decoded = |raw: &str| {
-        let bytes = percent_encoding::percent_decode_str(raw);
-        bytes.decode_utf8().map(String::from).map_err(|_| malformed("the path is not percent-encoded UTF-8"))
-    };
     let raw = uri.path();
     let rest = raw.strip_prefix("/api/v1/sandboxes/").unwrap_or(raw);
     let (id, rest) = rest.split_once('/').unwrap_or((rest, ""));
-    Ok((decoded(id)?, decoded(rest.strip_prefix("files").unwrap_or(rest))?))
+    Ok((percent_decoded(id)?, percent_decoded(rest.strip_prefix("files").unwrap_or(rest))?))
+}
+
+fn percent_decoded(raw: &str) -> Result<String> {
+    let bytes = percent_encoding::percent_decode_str(raw);
+    bytes.decode_utf8().map(String::from).map_err(|_| malformed("the path is not percent-encoded UTF-8"))
 }
 
 /// Read a file

@@ -164,8 +164,10 @@ fn warm_pool(entries: &[WarmFigures]) -> [MetricFamily; 6] {
         of(Kind::Gauge, "tidebox_warm_pool_ready", "Number of boxes that are ready.", |entry| entry.ready as f64),
         MetricFamily::new(Kind::Counter, "tidebox_warm_pool_spawns", "Spawns that took or missed a ready box.")
             .with_each(entries, |family, WarmFigures { name, hits, misses, .. }| {
-                let labels = |outcome| [("entry", name.as_str()), ("outcome", outcome)];
-                family.with(&labels("hit"), *hits as f64).with(&labels("miss"), *misses as f64)
+                let entry = ("entry", name.as_str());
+                family
+                    .with(&[entry, ("outcome", "hit")], *hits as f64)
+                    .with(&[entry, ("outcome", "miss")], *misses as f64)
             }),
         of(Kind::Counter, "tidebox_warm_pool_replaced", "Boxes replaced before a spawn took them.", |entry| {
             entry.replaced as f64
@@ -215,7 +217,7 @@ fn stored(stored: &Stored) -> [MetricFamily; 6] {
         ("unhealthy", stored.unhealthy()),
     ];
     let of_leases = [("total", leases.total()), ("active", leases.active), ("expired", leases.expired)];
-    let status = |family: MetricFamily, (status, count): (&str, u64)| family.with(&[("status", status)], count as f64);
+
     [
         MetricFamily::new(Kind::Gauge, "tidebox_sandboxes_total", "Sandboxes whose rows are kept.")
             .with_each(&sandboxes.by_state, |family, (state, count)| family.with(&[("state", state)], *count as f64)),
@@ -228,9 +230,13 @@ fn stored(stored: &Stored) -> [MetricFamily; 6] {
                 family.with(&[("worker", worker)], *count as f64)
             }),
         gauge("tidebox_owner_quotas_total", "Owners with a quota.", quotas.total),
-        MetricFamily::new(Kind::Gauge, "tidebox_workers_total", "Workers.").with_each(of_workers, status),
-        MetricFamily::new(Kind::Gauge, "tidebox_leases_total", "Leases.").with_each(of_leases, status),
+        MetricFamily::new(Kind::Gauge, "tidebox_workers_total", "Workers.").with_each(of_workers, with_status),
+        MetricFamily::new(Kind::Gauge, "tidebox_leases_total", "Leases.").with_each(of_leases, with_status),
     ]
+}
+
+fn with_status(family: MetricFamily, (status, count): (&str, u64)) -> MetricFamily {
+    family.with(&[("status", status)], count as f64)
 }
 
 fn egress(api: &Api) -> [MetricFamily; 3] {
@@ -301,8 +307,10 @@ impl Sandboxes {
             MetricFamily::new(Kind::Counter, "tidebox_sandbox_egress_bytes", "Bytes between a sandbox and hosts.")
                 .with_each(&self.0, |family, stats| {
                     let Some(bytes) = stats.used.egress else { return family };
-                    let labels = |direction| [("sandbox", stats.id.as_str()), ("direction", direction)];
-                    family.with(&labels("sent"), bytes.sent as f64).with(&labels("received"), bytes.received as f64)
+                    let sandbox = ("sandbox", stats.id.as_str());
+                    family
+                        .with(&[sandbox, ("direction", "sent")], bytes.sent as f64)
+                        .with(&[sandbox, ("direction", "received")], bytes.received as f64)
                 }),
         ]
     }
@@ -314,9 +322,11 @@ fn operations(api: &Api, snapshot: &Snapshot) -> [MetricFamily; 3] {
         MetricFamily::new(Kind::Counter, "tidebox_operations", "Finished operations, by outcome.").with_each(
             tallies,
             |family, (operation, provider, tally)| {
-                let labels =
-                    |outcome| [("operation", operation.as_str()), ("provider", provider), ("outcome", outcome)];
-                family.with(&labels("success"), tally.succeeded as f64).with(&labels("failure"), tally.failed as f64)
+                let operation = ("operation", operation.as_str());
+                let provider = ("provider", provider.as_str());
+                family
+                    .with(&[operation, provider, ("outcome", "success")], tally.succeeded as f64)
+                    .with(&[operation, provider, ("outcome", "failure")], tally.failed as f64)
             },
         ),
         MetricFamily::new(Kind::Histogram, "tidebox_operation_duration_seconds", "Duration of operations.").with_each(

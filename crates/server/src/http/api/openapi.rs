@@ -110,8 +110,9 @@ fn security(access: &Access, gate: Gate) -> Security {
     responses((status = 200, description = "OpenAPI 3.1 document, with the credentials that this server asks for on each route",
         body = Object, content_type = "application/json")))]
 pub async fn get(State(api): State<Api>) -> impl IntoResponse {
-    let security = |gate| security(&api.settings.access, gate);
-    let text = api.description.get_or_init(|| document((api.describe)(), &api.policies.api, security).into());
+    let text = api.description.get_or_init(|| {
+        document((api.describe)(), &api.policies.api, |gate| security(&api.settings.access, gate)).into()
+    });
     ([(header::CONTENT_TYPE, "application/json")], Body::from(Bytes::clone(text)))
 }
 

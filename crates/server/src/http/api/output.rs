@@ -35,12 +35,15 @@ pub struct Form {
 
 /// Converts the events of a command.
 pub fn of_command(output: OutputStream) -> ProcessEvents {
-    let event = |event| match event {
+    output.map(|output| output.map(process_event)).boxed()
+}
+
+fn process_event(event: OutputEvent) -> ProcessEvent {
+    match event {
         OutputEvent::Stdout(bytes) => ProcessEvent::Stdout(bytes),
         OutputEvent::Stderr(bytes) => ProcessEvent::Stderr(bytes),
         OutputEvent::Exit(exit) => ProcessEvent::Exit(exit),
-    };
-    output.map(move |output| output.map(event)).boxed()
+    }
 }
 
 /// Returns the answer with this body, which is neither kept nor gathered on its way.

@@ -124,7 +124,8 @@ pub async fn accept(
     meter: Meter,
     request: Request,
 ) -> Result<Response> {
-    let (port, number) = (wire::port(&port)?, wire::connection(&connection)?);
+    let port = wire::port(&port)?;
+    let number = wire::connection(&connection)?;
     let handshake = Handshake::check(&api, request.headers(), LISTEN_INSTEAD)?;
     let held = meter.account().reserve_within(session::SOCKET_BYTES, WAIT_MAX).await?;
     let (to_process, input) = port_stream::input();

@@ -60,7 +60,8 @@ pub async fn save(
     Name(name): Name,
     Body(body): Body<api::QuotaRequest>,
 ) -> Result<Json<api::OwnerQuota>> {
-    let (owner, quota) = (wire::owner_id(&name)?, wire::quota(&body)?);
+    let owner = wire::owner_id(&name)?;
+    let quota = wire::quota(&body)?;
     Ok(Json(wire::owner_quota(&api.control.save_quota(&owner, &quota).await?)))
 }
 

@@ -208,42 +208,49 @@ fn table() -> Vec<Row> {
     rows
 }
 
+/// Returns a row with a [plain](Handler::Plain) handler.
+fn plain(
+    method: Method,
+    path: &str,
+    handler: MethodRouter<Api>,
+    described: Option<&'static str>,
+    policy: Policy,
+) -> Row {
+    Row { method, path: path.to_owned(), handler: Handler::Plain(handler, described), policy }
+}
+
 /// Returns the routes whose paths OpenAPI cannot write.
 fn plain_rows() -> Vec<Row> {
     const WRITE_FILE: Policy = KEY.about(ONE_SANDBOX).fenced();
     const REMOVE_IMAGE: Policy = IMAGES.audited("images.delete");
     const UNKNOWN: Policy = Policy { audit: Audit::Unknown, ..ADMIN };
-    let row = |method, path: &str, handler, described, policy| Row {
-        method,
-        path: path.to_owned(),
-        handler: Handler::Plain(handler, described),
-        policy,
-    };
-    let (file, image) = (Some("/sandboxes/{id}/files/{path}"), Some("/images/{name}"));
+    let file = Some("/sandboxes/{id}/files/{path}");
+    let image = Some("/images/{name}");
     let mut rows = vec![
-        row(Method::PUT, "/sandboxes/{id}/files/{*path}", routing::put(files::put), file, WRITE_FILE),
-        row(Method::GET, "/images/{*name}", routing::get(images::get), image, IMAGES),
-        row(Method::DELETE, "/images/{*name}", routing::delete(images::remove), image, REMOVE_IMAGE),
-        row(Method::GET, "/admin", routing::any(no_such_route), None, UNKNOWN),
-        row(Method::GET, "/admin/", routing::any(no_such_route), None, UNKNOWN),
-        row(Method::GET, "/admin/{*rest}", routing::any(no_such_route), None, UNKNOWN),
+        plain(Method::PUT, "/sandboxes/{id}/files/{*path}", routing::put(files::put), file, WRITE_FILE),
+        plain(Method::GET, "/images/{*name}", routing::get(images::get), image, IMAGES),
+        plain(Method::DELETE, "/images/{*name}", routing::delete(images::remove), image, REMOVE_IMAGE),
+        plain(Method::GET, "/admin", routing::any(no_such_route), None, UNKNOWN),
+        plain(Method::GET, "/admin/", routing::any(no_such_route), None, UNKNOWN),
+        plain(Method::GET, "/admin/{*rest}", routing::any(no_such_route), None, UNKNOWN),
     ];
     // Files and images of these names, whose paths are those of other routes.
     for name in FILES_OF_ROUTES {
         let path = format!("/sandboxes/{{id}}/files/{name}");
-        rows.push(row(Method::PUT, &path, routing::put(files::put), None, WRITE_FILE));
+        rows.push(plain(Method::PUT, &path, routing::put(files::put), None, WRITE_FILE));
     }
     for name in IMAGES_OF_ROUTES {
         let path = format!("/images/{name}");
-        rows.push(row(Method::GET, &path, routing::get(images::get), None, IMAGES));
-        rows.push(row(Method::DELETE, &path, routing::delete(images::remove), None, REMOVE_IMAGE));
+        rows.push(plain(Method::GET, &path, routing::get(images::get), None, IMAGES));
+        rows.push(plain(Method::DELETE, &path, routing::delete(images::remove), None, REMOVE_IMAGE));
     }
     rows
 }
 
 /// Builds the router with its description, and the policies of its routes.
 pub fn router() -> (OpenApiRouter<Api>, RoutePolicies) {
-    let (mut router, mut policies) = (OpenApiRouter::with_openapi(openapi::base()), RoutePolicies::default());
+    let mut router = OpenApiRouter::with_openapi(openapi::base());
+    let mut policies = RoutePolicies::default();
     for Row { method, path, handler, policy } in table() {
         policies.add(&format!("{PREFIX}{path}"), &method, policy);
         router = match handler {

@@ -80,7 +80,8 @@ pub fn answer(api: &Api, spawned: &Spawned) -> (StatusCode, HeaderMap, Json<api:
         .phases
         .iter()
         .map(|phase| {
-            let (ms, us) = (phase.took.as_millis(), phase.took.subsec_micros() % 1000);
+            let ms = phase.took.as_millis();
+            let us = phase.took.subsec_micros() % 1000;
             format!("{};dur={ms}.{us:03}", phase.name)
         })
         .collect();
@@ -133,7 +134,8 @@ pub async fn list(
 /// Answers with all sandboxes that match, in parts.
 async fn everything(api: Api, viewer: Owner, meter: &Meter, filter: ListFilter) -> Result<Response> {
     list_body::array(meter, move |next| {
-        let (api, viewer) = (api.clone(), viewer.0.clone());
+        let api = api.clone();
+        let viewer = viewer.0.clone();
         let part = ListFilter { limit: Some(PART), after: next.or(filter.after), ..filter.clone() };
         async move {
             let page = api.control.sandboxes_known_to(viewer, part).await?;

@@ -95,12 +95,11 @@ pub struct ListParams {
 pub async fn list(State(api): State<Api>, meter: Meter, Params(params): Params<ListParams>) -> Result<Response> {
     let filter = wire::snapshot_filter(params.owner_id.as_deref(), params.sandbox_id.as_deref())?;
     list_body::array(&meter, move |after: Option<SnapshotCursor>| {
-        let (api, filter) = (api.clone(), filter.clone());
+        let api = api.clone();
+        let filter = filter.clone();
         async move {
             let rows = api.control.snapshots(&filter, after.as_ref(), PART).await?;
-            let place =
-                |last: &crate::control::Snapshot| SnapshotCursor { created_at: last.created_at, id: last.id.clone() };
-            let mut part = Part::of(&rows, place, |row| of(&api, row));
+            let mut part = Part::of(&rows, cursor_at, |row| of(&api, row));
             // No owner and no sandbox has those.
             if part.next.is_none() && filter == SnapshotFilter::default() {
                 part.rows.extend(api.control.warm_snapshots().iter().map(|taken| wire::warm_snapshot(taken)));
@@ -112,6 +111,10 @@ pub async fn list(State(api): State<Api>, meter: Meter, Params(params): Params<L
     .await
 }
 
+fn cursor_at(last: &crate::control::Snapshot) -> SnapshotCursor {
+    SnapshotCursor { created_at: last.created_at, id: last.id.clone() }
+}
+
 fn of(api: &Api, row: &crate::control::Snapshot) -> api::SnapshotSummary {
     let entry = api.control.registry().get(&row.provider);
     wire::snapshot(row, entry.and_then(|entry| entry.provider.kernel()))
@@ -119,12 +122,13 @@ fn of(api: &Api, row: &crate::control::Snapshot) -> api::SnapshotSummary {
 
 /// Returns the snapshots of images that providers have taken by themselves.
 fn images(api: &Api) -> Vec<api::SnapshotSummary> {
-    let of = |entry: &crate::provider_registry::Entry| {
-        let name = entry.provider.name().to_owned();
+    let mut images = Vec::new();
+    for entry in api.control.registry().entries() {
+        let name = entry.provider.name();
         let taken = entry.provider.image_snapshots().unwrap_or_default().snapshots;
-        taken.into_iter().map(move |snapshot| wire::image_snapshot(&name, snapshot)).collect::<Vec<_>>()
-    };
-    api.control.registry().entries().iter().flat_map(of).collect()
+        images.extend(taken.into_iter().map(|snapshot| wire::image_snapshot(name, snapshot)));
+    }
+    images
 }
 
 /// Get a snapshot

@@ -121,29 +121,37 @@ pub fn owner_id(text: &str) -> Result<OwnerId, ApiError> {
 
 /// Converts an owner's quota from the API, with its bounds checked.
 pub fn quota(body: &api::QuotaRequest) -> Result<Quota, ApiError> {
-    let seconds = |field: &str, text: Option<&str>| {
-        let Some(text) = text else { return Ok(Duration::ZERO) };
-        let duration = domain::parse_duration(text)
-            .map_err(|error| malformed(format!("`{field}`: `{}` {error}", shortened(text))))?;
-        Quota::whole_seconds(duration).map_err(|error| malformed(format!("`{field}` {error}")))
-    };
     let max_sandboxes = body.max_sandboxes.unwrap_or(0);
     if max_sandboxes > Quota::SANDBOXES_MAX {
         return Err(malformed(format!("`max_sandboxes` must be at most {}", Quota::SANDBOXES_MAX)));
     }
-    let size = |field: &str, value: Option<u32>, (least, most): (u32, u32)| match value.unwrap_or(0) {
+
+    Ok(Quota {
+        max_sandboxes,
+        max_ttl: whole_seconds("max_ttl", body.max_ttl.as_deref())?,
+        max_exec_timeout: whole_seconds("max_exec_timeout", body.max_exec_timeout.as_deref())?,
+        max_memory_mb: size_or_zero("max_memory_mb", body.max_memory_mb, Resources::MEMORY_MB)?,
+        max_vcpus: size_or_zero("max_vcpus", body.max_vcpus, Resources::VCPUS)?,
+        max_disk_mb: size_or_zero("max_disk_mb", body.max_disk_mb, Resources::DISK_MB)?,
+    })
+}
+
+/// Parses a duration of a quota; zero if it is left out.
+fn whole_seconds(field: &str, text: Option<&str>) -> Result<Duration, ApiError> {
+    let Some(text) = text else { return Ok(Duration::ZERO) };
+    let duration =
+        domain::parse_duration(text).map_err(|error| malformed(format!("`{field}`: `{}` {error}", shortened(text))))?;
+    Quota::whole_seconds(duration).map_err(|error| malformed(format!("`{field}` {error}")))
+}
+
+/// Checks a size of a quota against its range. It may be 0, also by being left out, to inherit the
+/// configured one.
+fn size_or_zero(field: &str, value: Option<u32>, (least, most): (u32, u32)) -> Result<u32, ApiError> {
+    match value.unwrap_or(0) {
         0 => Ok(0),
         value if (least..=most).contains(&value) => Ok(value),
         _ => Err(malformed(format!("`{field}` must be 0, to inherit, or from {} to {most}", least.max(1)))),
-    };
-    Ok(Quota {
-        max_sandboxes,
-        max_ttl: seconds("max_ttl", body.max_ttl.as_deref())?,
-        max_exec_timeout: seconds("max_exec_timeout", body.max_exec_timeout.as_deref())?,
-        max_memory_mb: size("max_memory_mb", body.max_memory_mb, Resources::MEMORY_MB)?,
-        max_vcpus: size("max_vcpus", body.max_vcpus, Resources::VCPUS)?,
-        max_disk_mb: size("max_disk_mb", body.max_disk_mb, Resources::DISK_MB)?,
-    })
+    }
 }
 
 /// Converts an owner's quota to the API.
@@ -278,7 +286,8 @@ pub fn file(info: FileInfo) -> api::FileInfo {
 
 /// Converts the health of a provider to the API.
 pub fn provider_health(entry: &Entry, checked: &Checked) -> api::ProviderHealth {
-    let (health, backend) = (&checked.health, entry.provider.backend());
+    let health = &checked.health;
+    let backend = entry.provider.backend();
     api::ProviderHealth {
         name: entry.provider.name().to_owned(),
         healthy: health.error.is_none(),
@@ -339,16 +348,17 @@ pub fn event(event: &Event) -> api::Event {
 
 /// Builds the filter of an event stream from its types and its sandbox.
 pub fn event_filter(types: &[String], sandbox_id: Option<&str>) -> Result<Filter, ApiError> {
-    let kind = |name: &String| {
-        EventType::named(name).ok_or_else(|| {
-            let known: Vec<&str> = EventType::ALL.iter().map(|kind| kind.as_str()).collect();
-            malformed(format!("`type`: unknown event type `{}`; the types are {}", shortened(name), known.join(", ")))
-        })
-    };
     let sandbox = sandbox_id
         .map(|text| SandboxId::parse(text).map_err(|error| malformed(format!("`sandbox_id`: {error}"))))
         .transpose()?;
-    Ok(Filter { kinds: types.iter().map(kind).collect::<Result<_, _>>()?, sandbox })
+    Ok(Filter { kinds: types.iter().map(|name| event_type(name)).collect::<Result<_, _>>()?, sandbox })
+}
+
+fn event_type(name: &str) -> Result<EventType, ApiError> {
+    EventType::named(name).ok_or_else(|| {
+        let known: Vec<&str> = EventType::ALL.iter().map(|kind| kind.as_str()).collect();
+        malformed(format!("`type`: unknown event type `{}`; the types are {}", shortened(name), known.join(", ")))
+    })
 }
 
 /// Converts a change of a file to the API.

@@ -28,11 +28,9 @@ const PIECE_BYTES_MAX: usize = 64 * 1024;
 pub fn response(outcome: ExecOutcome, encoding: api::TextEncoding) -> Response {
     let ExecOutcome { exit, stdout, stderr, truncated, mut held } = outcome;
     if stdout.len() + stderr.len() <= SHORT_BYTES {
-        let text = |collected: Collected| match encoding {
-            api::TextEncoding::Utf8 => String::from_utf8_lossy(&collected.into_bytes()).into_owned(),
-            api::TextEncoding::Base64 => BASE64.encode_to_string(collected.into_bytes()),
-        };
-        let answer = Json(wire::exec_result(exit, text(stdout), text(stderr), truncated)).into_response();
+        let stdout = encoded(stdout, encoding);
+        let stderr = encoded(stderr, encoding);
+        let answer = Json(wire::exec_result(exit, stdout, stderr, truncated)).into_response();
         held.shrink_to(OUTFLOW_BYTES);
         return counted(answer, held);
     }
@@ -59,6 +57,13 @@ pub fn response(outcome: ExecOutcome, encoding: api::TextEncoding) -> Response {
     let mut response = Response::new(Body::from_stream(pieces));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+fn encoded(output: Collected, encoding: api::TextEncoding) -> String {
+    match encoding {
+        api::TextEncoding::Utf8 => String::from_utf8_lossy(&output.into_bytes()).into_owned(),
+        api::TextEncoding::Base64 => BASE64.encode_to_string(output.into_bytes()),
+    }
 }
 
 /// Empty streams in the JSON of a result: the places where output is inserted.
@@ -91,6 +96,16 @@ struct Output {
     is_over: bool,
 }
 
+impl Part {
+    /// Returns the memory held by output, in bytes.
+    fn room(&self) -> usize {
+        match self {
+            Part::Output(output) => output.room(),
+            Part::Literal(_) => 0,
+        }
+    }
+}
+
 impl Answer {
     /// Returns the next piece, never empty.
     async fn next(&mut self) -> Option<Bytes> {
@@ -109,11 +124,7 @@ impl Answer {
                     if output.is_over {
                         self.parts.pop_front();
                     }
-                    let room = |part: &Part| match part {
-                        Part::Output(output) => output.room(),
-                        Part::Literal(_) => 0,
-                    };
-                    self.outflow.keep(self.parts.iter().map(room).sum());
+                    self.outflow.keep(self.parts.iter().map(Part::room).sum());
                     if let Some(encoded) = encoded.filter(|encoded| !encoded.is_empty()) {
                         let counted = encoded.len();
                         return Some(self.outflow.hand_out(encoded, counted));

@@ -242,8 +242,9 @@ impl<'a> Range<'a> {
     /// Returns how specifically the range matches the type, from 0 to 3; `None` if it does not
     /// match.
     fn closeness(&self, kind: &str, sub: &str, version: &str) -> Option<u8> {
-        let is = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
-        match (self.version, is(self.kind, kind), is(self.sub, sub)) {
+        let is_kind = self.kind.eq_ignore_ascii_case(kind);
+        let is_sub = self.sub.eq_ignore_ascii_case(sub);
+        match (self.version, is_kind, is_sub) {
             (Some(asked), true, true) => (asked == version).then_some(3),
             (None, true, true) => Some(2),
             (_, true, false) if self.sub == "*" => Some(1),

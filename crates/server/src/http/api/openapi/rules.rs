@@ -76,21 +76,22 @@ pub fn apply(document: &mut OpenApi, policies: &RoutePolicies, security: impl Fn
             shape_bodies(operation, &all_optional);
             let has_query = shared.iter().chain(operation.parameters.iter().flatten()).any(is_readable);
             let has_body = operation.request_body.is_some();
-            let mut add = |failure: &Failure, applies: bool| {
+            for (Failure(status, name, _), applies) in [
+                (BAD_REQUEST, has_query || has_body),
+                (UNAUTHORIZED, operation.security.as_ref().is_some_and(|all| !all.is_empty())),
+                (FORBIDDEN, true),
+                (NOT_FOUND, path.contains('{')),
+                (TOO_LARGE, has_body),
+                (MEDIA_TYPE, has_body),
+                (LIMIT, !is_open),
+                (INTERNAL, true),
+                (UNAVAILABLE, !is_open),
+            ] {
                 let responses = &mut operation.responses.responses;
-                if applies && !responses.contains_key(failure.0) {
-                    responses.insert(failure.0.to_owned(), Ref::from_response_name(failure.1).into());
+                if applies && !responses.contains_key(status) {
+                    responses.insert(status.to_owned(), Ref::from_response_name(name).into());
                 }
-            };
-            add(&BAD_REQUEST, has_query || has_body);
-            add(&UNAUTHORIZED, operation.security.as_ref().is_some_and(|all| !all.is_empty()));
-            add(&FORBIDDEN, true);
-            add(&NOT_FOUND, path.contains('{'));
-            add(&TOO_LARGE, has_body);
-            add(&MEDIA_TYPE, has_body);
-            add(&LIMIT, !is_open);
-            add(&INTERNAL, true);
-            add(&UNAVAILABLE, !is_open);
+            }
             for response in operation.responses.responses.values_mut() {
                 if let RefOr::T(response) = response {
                     response.headers.insert("X-Request-ID".to_owned(), request_id().into());
@@ -155,20 +156,20 @@ fn request_id() -> Header {
 
 /// Returns the alternative credentials of a request; an empty list if it needs no credential.
 fn requirements(security: Security) -> Vec<SecurityRequirement> {
-    let one = |name: &str| SecurityRequirement::new(name, [""; 0]);
     match security {
         Security::Open => Vec::new(),
-        Security::Key => vec![one(API_KEY), one(BEARER), one(ADMIN_KEY)],
+        Security::Key => [API_KEY, BEARER, ADMIN_KEY].map(requirement).to_vec(),
         // The other two headers may carry the admin key too, or by fallback the API key.
-        Security::AdminKey => vec![one(ADMIN_KEY), one(API_KEY), one(BEARER)],
-        Security::Worker => vec![one(WORKER_ID).add(WORKER_TOKEN, [""; 0])],
+        Security::AdminKey => [ADMIN_KEY, API_KEY, BEARER].map(requirement).to_vec(),
+        Security::Worker => vec![requirement(WORKER_ID).add(WORKER_TOKEN, [""; 0])],
     }
 }
 
+fn requirement(scheme: &str) -> SecurityRequirement {
+    SecurityRequirement::new(scheme, [""; 0])
+}
+
 fn schemes(components: &mut Components) {
-    let in_header = |header: &str, meaning: &str| {
-        SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::with_description(header, meaning)))
-    };
     let mut bearer = Http::new(HttpAuthScheme::Bearer);
     bearer.description = Some("The API key as a bearer token, for clients that cannot send `X-API-Key`".to_owned());
     for (name, scheme) in [
@@ -180,6 +181,10 @@ fn schemes(components: &mut Components) {
     ] {
         components.add_security_scheme(name, scheme);
     }
+}
+
+fn in_header(header: &str, meaning: &str) -> SecurityScheme {
+    SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::with_description(header, meaning)))
 }
 
 /// Gives known headers and names the same schema everywhere, and removes `null` from the types
@@ -290,17 +295,18 @@ fn tell_of_fixed_names(document: &mut OpenApi) {
     for (base, variable, name) in files.into_iter().chain(images) {
         let Some(other) = paths.get(&format!("{base}/{{{variable}}}")).cloned() else { continue };
         let Some(item) = paths.get_mut(&format!("{base}/{name}")) else { continue };
-        let named = |operation: Option<Operation>| {
-            let mut operation = operation?;
-            operation.summary = operation.summary.map(|summary| format!("{summary}: `{name}`"));
-            operation.operation_id = operation.operation_id.map(|id| format!("{id}_named_{name}"));
-            if let Some(parameters) = &mut operation.parameters {
-                parameters.retain(|parameter| !matches!(parameter, RefOr::T(parameter) if parameter.name == variable));
-            }
-            Some(operation)
-        };
-        item.get = item.get.take().or_else(|| named(other.get));
-        item.put = item.put.take().or_else(|| named(other.put));
-        item.delete = item.delete.take().or_else(|| named(other.delete));
+        item.get = item.get.take().or_else(|| Some(with_fixed_name(other.get?, variable, name)));
+        item.put = item.put.take().or_else(|| Some(with_fixed_name(other.put?, variable, name)));
+        item.delete = item.delete.take().or_else(|| Some(with_fixed_name(other.delete?, variable, name)));
     }
+}
+
+/// Returns the operation for the one path where `variable` is `name`.
+fn with_fixed_name(mut operation: Operation, variable: &str, name: &str) -> Operation {
+    operation.summary = operation.summary.map(|summary| format!("{summary}: `{name}`"));
+    operation.operation_id = operation.operation_id.map(|id| format!("{id}_named_{name}"));
+    if let Some(parameters) = &mut operation.parameters {
+        parameters.retain(|parameter| !matches!(parameter, RefOr::T(parameter) if parameter.name == variable));
+    }
+    operation
 }

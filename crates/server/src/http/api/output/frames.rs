@@ -78,7 +78,8 @@ impl Frames {
             if !piece.is_empty() {
                 let room = self.outflow.room(PIECE_BYTES_MIN, piece.len()).await;
                 let part = piece.split_to(room.min(piece.len()));
-                let (kind, length) = (*kind, part.len());
+                let kind = *kind;
+                let length = part.len();
                 self.position = self.position.map(|position| position + length as u64);
                 self.ready.push_back(self.outflow.hand_out(part, length));
                 return Some(Frame::data(head(kind, length).freeze()));

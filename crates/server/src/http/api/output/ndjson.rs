@@ -46,8 +46,16 @@ struct Lines {
 /// Returns the answer that carries the output at the speed of the client; with `position`, that of the first
 /// byte, for a process.
 pub fn response(output: ProcessEvents, position: Option<u64>, form: Form, outflow: Outflow) -> Response {
-    let (stdout, stderr) = (Text::default(), Text::default());
-    let lines = Lines { output, piece: None, outflow, form, stdout, stderr, phase: Phase::Running, position };
+    let lines = Lines {
+        output,
+        piece: None,
+        outflow,
+        form,
+        stdout: Text::default(),
+        stderr: Text::default(),
+        phase: Phase::Running,
+        position,
+    };
     let frames = futures_util::stream::unfold(lines, |mut lines| async move {
         let frame = lines.next().await?;
         Some((Ok::<_, Infallible>(frame), lines))

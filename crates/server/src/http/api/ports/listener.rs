@@ -32,7 +32,8 @@ pub(super) async fn run(
     held: Reservation,
 ) {
     let mut session = Session::on(io, held).await;
-    let (inflow, refuser) = (session.inflow(), listener.refuser());
+    let inflow = session.inflow();
+    let refuser = listener.refuser();
     let end = {
         let (mut sink, mut source) = (&mut session.socket).split();
         tokio::select! {

@@ -34,17 +34,16 @@ pub struct AuditQuery {
 impl AuditQuery {
     /// Returns the filter of the rows.
     pub fn filter(&self) -> Result<AuditFilter, ApiError> {
-        let text = |name: &str, value: &Option<String>| given(name, value.clone());
         let status = self.status.as_deref().map(|text| {
             let status = text.parse().ok().filter(|status| (100..=999).contains(status));
             status.ok_or_else(|| malformed(format!("`status`: `{}` is not a status such as 401", shortened(text))))
         });
         let filter = AuditFilter {
-            actor: text("actor", &self.actor)?,
-            action: text("action", &self.action)?,
-            method: text("method", &self.method)?.map(|method| method.to_ascii_uppercase()),
+            actor: given("actor", self.actor.clone())?,
+            action: given("action", self.action.clone())?,
+            method: given("method", self.method.clone())?.map(|method| method.to_ascii_uppercase()),
             status: status.transpose()?,
-            path: text("path", &self.path)?,
+            path: given("path", self.path.clone())?,
             since: instant("since", self.since.as_deref())?,
             until: instant("until", self.until.as_deref())?,
         };
@@ -58,12 +57,11 @@ impl AuditQuery {
 
     /// Returns the row id of the cursor, before which the page begins.
     pub fn before(&self) -> Result<Option<u64>, ApiError> {
-        let read = |text: &str| {
-            let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-            Some(u64::from_be_bytes(bytes.try_into().ok()?))
-        };
-        let bad = || malformed("`cursor` is not valid; take it from `X-Next-Cursor`, or omit it to start over");
-        self.cursor.as_deref().map(|text| read(text).ok_or_else(bad)).transpose()
+        let Some(text) = &self.cursor else { return Ok(None) };
+        let id = id_of_cursor(text).ok_or_else(|| {
+            malformed("`cursor` is not valid; take it from `X-Next-Cursor`, or omit it to start over")
+        })?;
+        Ok(Some(id))
     }
 
     /// Returns the number of rows of a page.
@@ -88,12 +86,18 @@ pub fn audit_cursor(id: u64) -> String {
     URL_SAFE_NO_PAD.encode(id.to_be_bytes())
 }
 
+/// Reads what [`audit_cursor`] wrote.
+fn id_of_cursor(text: &str) -> Option<u64> {
+    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+    Some(u64::from_be_bytes(bytes.try_into().ok()?))
+}
+
 fn instant(field: &str, text: Option<&str>) -> Result<Option<Timestamp>, ApiError> {
-    let bad = |text: &str| {
+    let Some(text) = text else { return Ok(None) };
+    text.parse().map(Some).map_err(|_| {
         let text = shortened(text);
         malformed(format!("`{field}`: `{text}` is not an RFC 3339 time such as 2026-01-31T12:00:00Z; write `+` as %2B"))
-    };
-    text.map(|text| text.parse().map_err(|_| bad(text))).transpose()
+    })
 }
 
 /// Converts a row to the API.

@@ -8,13 +8,6 @@ use crate::http::error::{ApiError, malformed};
 
 /// Converts a policy from the API.
 pub fn egress_policy(body: &api::EgressPolicy) -> Result<EgressPolicy, ApiError> {
-    let entries = |field: &str, texts: &[String]| {
-        let entries = texts.iter().enumerate().map(|(index, text)| {
-            EgressEntry::parse(text)
-                .map_err(|error| malformed(format!("`egress.{field}[{index}]`: `{}` {error}", shortened(text))))
-        });
-        entries.collect::<Result<Vec<_>, _>>()
-    };
     let mode = match body.mode {
         api::EgressMode::None => EgressMode::None,
         api::EgressMode::AllowList => EgressMode::AllowList,
@@ -28,16 +21,27 @@ pub fn egress_policy(body: &api::EgressPolicy) -> Result<EgressPolicy, ApiError>
     Ok(EgressPolicy { mode, allow: entries("allow", &body.allow)?, deny: entries("deny", &body.deny)?, secrets })
 }
 
+fn entries(field: &str, texts: &[String]) -> Result<Vec<EgressEntry>, ApiError> {
+    let entries = texts.iter().enumerate().map(|(index, text)| {
+        EgressEntry::parse(text)
+            .map_err(|error| malformed(format!("`egress.{field}[{index}]`: `{}` {error}", shortened(text))))
+    });
+    entries.collect()
+}
+
 /// Converts a policy to the API.
 pub fn policy(policy: &EgressPolicy) -> api::EgressPolicy {
-    let texts = |entries: &[EgressEntry]| entries.iter().map(ToString::to_string).collect();
     let mode = match policy.mode {
         EgressMode::None => api::EgressMode::None,
         EgressMode::AllowList => api::EgressMode::AllowList,
         EgressMode::Open => api::EgressMode::Open,
     };
-    let secrets = policy.secrets.iter().map(ToString::to_string).collect();
-    api::EgressPolicy { mode, allow: texts(&policy.allow), deny: texts(&policy.deny), secrets }
+    api::EgressPolicy {
+        mode,
+        allow: policy.allow.iter().map(ToString::to_string).collect(),
+        deny: policy.deny.iter().map(ToString::to_string).collect(),
+        secrets: policy.secrets.iter().map(ToString::to_string).collect(),
+    }
 }
 
 /// Converts policies and account of a sandbox to the API.

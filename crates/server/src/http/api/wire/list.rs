@@ -40,7 +40,11 @@ pub fn list_filter(query: Vec<(String, String)>) -> Result<ListFilter, ApiError>
                 let limit = limit.ok_or_else(|| malformed(format!("`limit` must be 1 to {LIST_LIMIT_MAX}")));
                 filter.limit = Some(limit?);
             }
-            "cursor" => filter.after = Some(parse_cursor(&value)?),
+            "cursor" => {
+                let cursor = parse_cursor(&value)
+                    .ok_or_else(|| malformed("`cursor` is not valid; use the value of `X-Next-Cursor`"));
+                filter.after = Some(cursor?);
+            }
             _ => match name.strip_prefix("metadata.") {
                 Some(_) if filter.metadata.len() == LABELS_MAX => {
                     return Err(malformed(format!("the query: at most {LABELS_MAX} labels; no sandbox has more")));
@@ -65,12 +69,9 @@ pub fn cursor(cursor: Cursor) -> String {
     BASE64_URL.encode(format!("{}.{}", cursor.created_at_ms, cursor.row))
 }
 
-/// Decodes a cursor.
-fn parse_cursor(text: &str) -> Result<Cursor, ApiError> {
-    let read = || {
-        let text = String::from_utf8(BASE64_URL.decode(text).ok()?).ok()?;
-        let (created_at_ms, row) = text.split_once('.')?;
-        Some(Cursor { created_at_ms: created_at_ms.parse().ok()?, row: row.parse().ok()? })
-    };
-    read().ok_or_else(|| malformed("`cursor` is not valid; use the value of `X-Next-Cursor`"))
+/// Decodes a cursor; `None` for any other text.
+fn parse_cursor(text: &str) -> Option<Cursor> {
+    let text = String::from_utf8(BASE64_URL.decode(text).ok()?).ok()?;
+    let (created_at_ms, row) = text.split_once('.')?;
+    Some(Cursor { created_at_ms: created_at_ms.parse().ok()?, row: row.parse().ok()? })
 }

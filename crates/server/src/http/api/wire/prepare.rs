@@ -49,21 +49,21 @@ fn check(command: &api::PrepareCommand) -> Result<(), ApiError> {
 
 /// Converts such commands to the API.
 pub fn to_api(commands: Vec<PrepareCommand>) -> Vec<api::PrepareCommand> {
-    let one = |command| {
-        let PrepareCommand { command, args, is_argv, env, workdir, user, timeout, background, name, stdin_open } =
-            command;
-        api::PrepareCommand {
-            command,
-            args,
-            mode: if is_argv { api::ExecMode::Argv } else { api::ExecMode::Shell },
-            env: api::StringMap(env),
-            workdir,
-            user,
-            timeout: timeout.map(duration),
-            background,
-            name,
-            stdin_open,
-        }
-    };
-    commands.into_iter().map(one).collect()
+    commands.into_iter().map(one_to_api).collect()
+}
+
+fn one_to_api(command: PrepareCommand) -> api::PrepareCommand {
+    let PrepareCommand { command, args, is_argv, env, workdir, user, timeout, background, name, stdin_open } = command;
+    api::PrepareCommand {
+        command,
+        args,
+        mode: if is_argv { api::ExecMode::Argv } else { api::ExecMode::Shell },
+        env: api::StringMap(env),
+        workdir,
+        user,
+        timeout: timeout.map(duration),
+        background,
+        name,
+        stdin_open,
+    }
 }

@@ -21,16 +21,15 @@ const RESUMABLE_LINGER: Duration = Duration::from_secs(60);
 pub fn background(
     body: &mut api::ExecRequest,
 ) -> Result<Option<impl FnOnce(ExecRequest) -> StartProcess + use<>>, ApiError> {
-    let only = |field: &str, of: &str| Err(malformed(format!("`{field}` is only for {of}")));
     if body.resumable && !body.stream && !body.background {
-        return only("resumable", "`stream: true`, and for `background: true`");
+        return Err(only_for("resumable", "`stream: true`, and for `background: true`"));
     }
     if body.background {
         if body.stream {
             return Err(malformed("`stream` and `background` exclude each other; read the output of the process"));
         }
         if body.exit_event {
-            return only("exit_event", "`stream: true`");
+            return Err(only_for("exit_event", "`stream: true`"));
         }
     }
     if !body.background {
@@ -43,7 +42,8 @@ pub fn background(
             ("linger", body.linger.is_some()),
         ];
         if let Some((field, _)) = given.iter().find(|(_, is_given)| *is_given) {
-            return only(field, "`background: true`; for a terminal in the foreground use the WebSocket `…/exec/ws`");
+            let of = "`background: true`; for a terminal in the foreground use the WebSocket `…/exec/ws`";
+            return Err(only_for(field, of));
         }
         if !body.resumable {
             return Ok(None);
@@ -53,7 +53,8 @@ pub fn background(
         return Err(malformed(fault));
     }
     let terminal = terminal(body.tty, body.cols.take(), body.rows.take())?;
-    let (is_background, is_open) = (body.background, body.stdin_open || body.tty);
+    let is_background = body.background;
+    let is_open = body.stdin_open || body.tty;
     let linger = body.linger.take().map(|text| span("linger", &text)).transpose()?;
     let input = body.stdin.take().map(|text| bytes("stdin", text, body.stdin_encoding)).transpose()?;
     let background = Background {
@@ -64,6 +65,10 @@ pub fn background(
         stdin: if is_open { BackgroundStdin::Open } else { BackgroundStdin::Ends },
     };
     Ok(Some(move |request| StartProcess { request, background, terminal, is_bounded: !is_background }))
+}
+
+fn only_for(field: &str, of: &str) -> ApiError {
+    malformed(format!("`{field}` is only for {of}"))
 }
 
 /// Parses the number or the name of a process in a path.

@@ -1,5 +1,7 @@
 //! Conversion of the resources that sandboxes use, and the query of their list.
 
+use std::time::Duration;
+
 use domain::State;
 
 use super::list::list_filter;
@@ -14,9 +16,7 @@ const SHARE_UNIT: f64 = 10_000.0;
 /// Converts the resources that a sandbox uses to the API.
 pub fn sandbox_stats(stats: &SandboxStats) -> api::SandboxStats {
     let SandboxStats { id, provider, at, uptime, used, load, limits } = stats;
-    let ms = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let bytes = |mb: u32| u64::from(mb) * 1024 * 1024;
-    let rounded = |share: f64| (share * SHARE_UNIT).round() / SHARE_UNIT;
+
     api::SandboxStats {
         sandbox_id: id.to_string(),
         provider: provider.clone(),
@@ -38,6 +38,18 @@ pub fn sandbox_stats(stats: &SandboxStats) -> api::SandboxStats {
         disk: api::DiskStats { used_bytes: used.disk_bytes, limit_bytes: limits.disk_mb.map(bytes) },
         egress: used.egress.map(|bytes| api::TransferStats { sent_bytes: bytes.sent, received_bytes: bytes.received }),
     }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn bytes(mb: u32) -> u64 {
+    u64::from(mb) * 1024 * 1024
+}
+
+fn rounded(share: f64) -> f64 {
+    (share * SHARE_UNIT).round() / SHARE_UNIT
 }
 
 /// Parses the query of the list: that of sandboxes, without what it does not have.

@@ -50,9 +50,8 @@ pub fn given(field: &str, text: Option<String>) -> Result<Option<String>, ApiErr
 
 /// Parses permission bits such as `755`.
 pub fn mode(text: &str) -> Result<u32, ApiError> {
-    let bad = || malformed(format!("`mode`: `{}` is not an octal mode such as 644 or 0755", shortened(text)));
-    if !(1..=5).contains(&text.len()) || !text.bytes().all(|b| matches!(b, b'0'..=b'7')) {
-        return Err(bad());
-    }
-    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(bad)
+    // Digits only: `from_str_radix` would accept a sign.
+    let is_octal = (1..=5).contains(&text.len()) && text.bytes().all(|b| matches!(b, b'0'..=b'7'));
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| is_octal && *mode <= 0o7777);
+    mode.ok_or_else(|| malformed(format!("`mode`: `{}` is not an octal mode such as 644 or 0755", shortened(text))))
 }

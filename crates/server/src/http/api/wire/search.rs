@@ -37,7 +37,8 @@ fn text(field: &str, text: &str) -> Result<(), ApiError> {
 }
 
 fn globs(field: &str, globs: &[String]) -> Result<(), ApiError> {
-    let (most, bytes) = (providers::SCOPE_GLOBS_MAX, providers::SCOPE_GLOB_BYTES_MAX);
+    let most = providers::SCOPE_GLOBS_MAX;
+    let bytes = providers::SCOPE_GLOB_BYTES_MAX;
     if globs.len() > most || globs.iter().any(|glob| glob.len() > bytes) {
         return Err(malformed(format!("`{field}` must have at most {most} globs of at most {bytes} bytes each")));
     }

@@ -10,7 +10,7 @@ use crate::VERSION;
 use crate::config::RateLimit as RateLimitConfig;
 use crate::control::Counts;
 use crate::control::LeaseCounts;
-use crate::control::Seen;
+
 use crate::control::Stored;
 use crate::control::WarmFigures;
 use crate::events;
@@ -224,18 +224,22 @@ fn providers(api: &Api) -> Vec<api::ProviderHealth> {
 
 /// Returns `text` with every IP address in it replaced by `[address]`.
 fn without_addresses(text: &str) -> String {
-    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '.' | ':' | '[' | ']' | '%');
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(start) = rest.find(is_part) {
+    while let Some(start) = rest.find(is_part_of_address) {
         let (before, from) = rest.split_at(start);
-        let (word, after) = from.split_at(from.find(|c| !is_part(c)).unwrap_or(from.len()));
+        let end = from.find(|c| !is_part_of_address(c)).unwrap_or(from.len());
+        let (word, after) = from.split_at(end);
         shown.push_str(before);
         shown.push_str(if is_address(word) { "[address]" } else { word });
         rest = after;
     }
     shown.push_str(rest);
     shown
+}
+
+fn is_part_of_address(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '.' | ':' | '[' | ']' | '%')
 }
 
 /// Returns whether a word is an IP address, with or without a port or closing punctuation.
@@ -246,17 +250,17 @@ fn is_address(word: &str) -> bool {
 }
 
 fn workers(stored: &Stored) -> api::WorkerFigures {
-    let item = |seen: &Seen| api::WorkerItem {
+    let items = stored.workers.iter().map(|seen| api::WorkerItem {
         // A worker's hostname may be an address.
         worker: api::Worker { hostname: without_addresses(&seen.worker.hostname), ..worker(seen) },
         active_sandboxes: stored.sandboxes.by_worker.get(seen.worker.id.as_str()).copied().unwrap_or(0),
-    };
+    });
     api::WorkerFigures {
         total: stored.workers.len() as u64,
         online: stored.online(),
         stale: stored.stale(),
         unhealthy: stored.unhealthy(),
-        items: stored.workers.iter().map(item).collect(),
+        items: items.collect(),
     }
 }
 

@@ -40,6 +40,6 @@ pub fn amend(body: api::AmendRequest) -> Result<Amend, ApiError> {
 
 /// Converts the account of changes to the API.
 pub fn amended(Amended { removed, changed, failed, failures }: Amended) -> api::Amended {
-    let failure = |AmendFailure { path, message }| api::AmendFailure { path, message };
-    api::Amended { removed, changed, failed, failures: failures.into_iter().map(failure).collect() }
+    let failures = failures.into_iter().map(|AmendFailure { path, message }| api::AmendFailure { path, message });
+    api::Amended { removed, changed, failed, failures: failures.collect() }
 }

@@ -264,7 +264,9 @@ where
     S: Sink<Message> + Unpin,
 {
     let mut pings = pings();
-    let (mut stdout, mut stderr, mut screen) = (Text::default(), Text::default(), Text::default());
+    let mut stdout = Text::default();
+    let mut stderr = Text::default();
+    let mut screen = Text::default();
     // Message that follows the output.
     let mut after = None;
     // Output that has arrived and is not sent yet.
