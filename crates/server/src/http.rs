@@ -41,9 +41,17 @@ pub fn sites(control: Arc<Control>, settings: Settings, stop: CancellationToken)
     let policies = Policies { api: routes, preview: preview::POLICY };
     // What a preview answers itself is for programs too; `preview::pages` shows it to people.
     let renderers = Renderers { api: api::error::render, preview: api::error::render };
-    let describe = || api::routes::router().0.into_openapi();
+
     let description = OnceLock::new();
-    let api = Api::of(Shared { control, settings, stop, policies, renderers, describe, description });
+    let api = Api::of(Shared {
+        control,
+        settings,
+        stop,
+        policies,
+        renderers,
+        describe: || api::routes::router().0.into_openapi(),
+        description,
+    });
     let (router, description) = router.split_for_parts();
     let domain = api.settings.preview_domain.to_ascii_lowercase();
     let path_proxy = api.settings.path_proxy;

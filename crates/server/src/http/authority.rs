@@ -24,8 +24,10 @@ pub(super) fn named(authority: &str) -> Option<Named> {
         }
     };
     // Digits only: `parse` would accept a sign.
-    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
-    (port.is_empty() || port.strip_prefix(':').is_some_and(is_port)).then_some(host)
+    let is_port = port
+        .strip_prefix(':')
+        .is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok());
+    (port.is_empty() || is_port).then_some(host)
 }
 
 fn named_without_brackets(host: &str) -> Option<Named> {
@@ -33,8 +35,9 @@ fn named_without_brackets(host: &str) -> Option<Named> {
         return Some(Named::Address(address.into()));
     }
     let name = host.strip_suffix('.').unwrap_or(host);
-    let is_label = |label: &str| {
-        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
-    };
     name.split('.').all(is_label).then(|| Named::Name(name.to_ascii_lowercase()))
+}
+
+fn is_label(label: &str) -> bool {
+    !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }

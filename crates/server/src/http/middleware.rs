@@ -48,13 +48,13 @@ pub fn around(routes: Router<Api>, description: &OpenApi, api: &Api) -> Router {
 
 /// Passes a request on to its route, or to the answer that there is none.
 async fn before_the_route(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let passed_on = |policy: Policy, request| {
+    request::pass(&api, request, |policy, request| {
         let inner = api.clone();
         audit::pass(api.clone(), policy, request, move |request| async move {
             auth::pass(&inner, policy, request, next).await
         })
-    };
-    request::pass(&api, request, passed_on).await
+    })
+    .await
 }
 
 /// Passes a request on to the handler of its route.

@@ -86,14 +86,16 @@ impl TrustedProxies {
 
 /// Converts a network of IPv4-mapped IPv6 to IPv4, the form in which addresses are compared.
 fn canonical(network: IpNet) -> IpNet {
-    let mapped = |network: Ipv6Net| {
-        let bits = network.prefix_len().checked_sub(IPV4_MAPPED_BITS)?;
-        Ipv4Net::new(network.network().to_ipv4_mapped()?, bits).ok()
-    };
     match network {
         IpNet::V6(v6) => mapped(v6).map_or(network, IpNet::V4),
         IpNet::V4(_) => network,
     }
+}
+
+/// Returns the network of IPv4 that one of IPv4-mapped IPv6 stands for; `None` for any other.
+fn mapped(network: Ipv6Net) -> Option<Ipv4Net> {
+    let bits = network.prefix_len().checked_sub(IPV4_MAPPED_BITS)?;
+    Ipv4Net::new(network.network().to_ipv4_mapped()?, bits).ok()
 }
 
 /// Parses one entry of the header: an address, with or without a port.

@@ -87,8 +87,14 @@ pub(super) const ADMIN: Policy = Policy::of(Gate::Key(Demand::AdminKey));
 
 impl Policy {
     pub(super) const fn of(gate: Gate) -> Self {
-        let (about, audit) = (About::Nothing, Audit::Nothing);
-        Self { gate, about, is_fenced: false, audit, is_vital: false, takes_key_as_protocol: false }
+        Self {
+            gate,
+            about: About::Nothing,
+            is_fenced: false,
+            audit: Audit::Nothing,
+            is_vital: false,
+            takes_key_as_protocol: false,
+        }
     }
 
     pub(super) const fn about(self, about: About) -> Self {

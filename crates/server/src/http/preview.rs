@@ -155,9 +155,9 @@ fn opened(parts: &Parts) -> Result<Response> {
     let location = if is_host { format!("/.{path}") } else { path };
     let secure = if parts.extensions.get::<Peer>().is_some_and(|peer| peer.is_secure) { "; Secure" } else { "" };
     let cookie = format!("{COOKIE}={token}; Path=/; HttpOnly; SameSite=Lax{secure}");
-    let value = |text: String| HeaderValue::try_from(text).map_err(|_| ApiError::from(Refusal::Internal));
+    let cookie = HeaderValue::try_from(cookie).map_err(|_| Refusal::Internal)?;
     let headers: [(HeaderName, HeaderValue); 3] = [
-        (header::SET_COOKIE, value(cookie)?),
+        (header::SET_COOKIE, cookie),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
         (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
     ];

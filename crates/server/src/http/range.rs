@@ -18,15 +18,21 @@ pub enum Wanted {
 pub fn wanted(headers: &HeaderMap) -> Option<Wanted> {
     let value = headers.get(header::RANGE)?.to_str().ok()?;
     let (first, last) = value.trim().strip_prefix("bytes=")?.trim().split_once('-')?;
-    let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok())?;
+
     match (first, last) {
         ("", last) => number(last).map(Wanted::Last),
         (first, "") => number(first).map(Wanted::From),
         (first, last) => {
-            let (first, last) = (number(first)?, number(last)?);
+            let first = number(first)?;
+            let last = number(last)?;
             (first <= last).then_some(Wanted::Between(first, last))
         }
     }
+}
+
+/// Parses digits; `parse` alone would accept a sign.
+fn number(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()))
 }
 
 impl Wanted {

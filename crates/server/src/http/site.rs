@@ -54,8 +54,11 @@ impl Sites {
     /// Returns the site of a request with its router. The request gets the site as an extension, and one
     /// to a preview its target.
     pub(super) fn select<B>(&self, request: &mut Request<B>) -> (Router, Site) {
-        let by_path = || if self.path_proxy { target::in_path(request.uri().path()) } else { None };
-        let (router, site) = match target::of(request, &self.domain).or_else(by_path) {
+        let mut asked = target::of(request, &self.domain);
+        if self.path_proxy {
+            asked = asked.or_else(|| target::in_path(request.uri().path()));
+        }
+        let (router, site) = match asked {
             Some(asked) => {
                 request.extensions_mut().insert(asked);
                 (&self.previews, Site::Preview)

@@ -36,7 +36,8 @@ where
     let id = request_id(request.headers());
     let span = tracing::info_span!("request", id = id.to_str().unwrap_or(""));
     request.extensions_mut().insert(RequestId(id.clone()));
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
     let matched = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let site = request.extensions().get::<Site>().copied().unwrap_or(Site::Api);
     let is_preview = site == Site::Preview;
@@ -60,7 +61,8 @@ where
             tracing::error!("a request made the server panic");
             ApiError::from(Refusal::Internal).into_response()
         });
-        let (status, took_ms) = (response.status().as_u16(), started.elapsed().as_secs_f64() * 1000.0);
+        let status = response.status().as_u16();
+        let took_ms = started.elapsed().as_secs_f64() * 1000.0;
         tracing::debug!(%method, path, peer, status, took_ms, "answered");
         response
     }

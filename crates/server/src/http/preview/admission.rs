@@ -5,7 +5,7 @@ use axum::http::HeaderMap;
 
 use super::headers::{cookies, token_in};
 use super::target::{Asked, Target, is_of_same_sandbox};
-use crate::auth::preview::{Form, permit};
+use crate::auth::preview::{Form, PreviewKey, permit};
 use crate::auth::{Demand, Denied, Principal};
 use crate::http::state::Api;
 
@@ -52,23 +52,39 @@ fn by_key(api: &Api, headers: &HeaderMap) -> Result<Principal, Denied> {
 }
 
 fn permitted(api: &Api, target: &Target, request: &Request) -> Option<Admission> {
-    let now_s = api.control.now().as_second();
-    let key = &api.settings.preview_key;
-    let admits = |form, permit: &str| key.admits(form, permit, &target.sandbox, target.port, now_s);
-    let is_token = |text: &str| permit(text).is_some_and(|permit| admits(Form::Token, permit));
+    let check = PermitCheck { key: &api.settings.preview_key, target, now_s: api.control.now().as_second() };
     let headers = request.headers();
-    if target.permit.as_deref().is_some_and(|permit| admits(Form::HostName, permit)) {
+    if target.permit.as_deref().is_some_and(|permit| check.admits(Form::HostName, permit)) {
         return Some(Admission::HostName);
     }
-    if token_in(request.uri().query().unwrap_or_default()).is_some_and(is_token) {
+    let query = request.uri().query().unwrap_or_default();
+    if token_in(query).is_some_and(|token| check.admits_token(token)) {
         return Some(Admission::Link);
     }
     let sent = headers.get(TOKEN).and_then(|token| token.to_str().ok());
-    let in_cookie = || {
-        // Another sandbox can set a cookie of the same name: each is tried.
-        target.prefix.is_none()
-            && cookies(headers).any(is_token)
-            && is_of_same_sandbox(headers, target, &api.settings.preview_domain)
-    };
-    (sent.is_some_and(is_token) || in_cookie()).then_some(Admission::Token)
+    if sent.is_some_and(|token| check.admits_token(token)) {
+        return Some(Admission::Token);
+    }
+    // Another sandbox can set a cookie of the same name: each is tried.
+    let is_in_cookie = target.prefix.is_none()
+        && cookies(headers).any(|token| check.admits_token(token))
+        && is_of_same_sandbox(headers, target, &api.settings.preview_domain);
+    is_in_cookie.then_some(Admission::Token)
+}
+
+/// Check of permits for one preview.
+struct PermitCheck<'a> {
+    key: &'a PreviewKey,
+    target: &'a Target,
+    now_s: i64,
+}
+
+impl PermitCheck<'_> {
+    fn admits(&self, form: Form, permit: &str) -> bool {
+        self.key.admits(form, permit, &self.target.sandbox, self.target.port, self.now_s)
+    }
+
+    fn admits_token(&self, token: &str) -> bool {
+        permit(token).is_some_and(|permit| self.admits(Form::Token, permit))
+    }
 }

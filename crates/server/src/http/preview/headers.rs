@@ -193,15 +193,12 @@ fn is_of_proxies(name: &HeaderName) -> bool {
 
 /// Takes our cookie out of those that a client sends.
 fn remove_cookie(headers: &mut HeaderMap) {
-    let is_ours = |pair: &[u8]| {
-        let name = pair.split(|byte| *byte == b'=').next().unwrap_or_default();
-        name.trim_ascii() == COOKIE.as_bytes()
-    };
     let lines: Vec<HeaderValue> = headers.get_all(header::COOKIE).iter().cloned().collect();
     headers.remove(header::COOKIE);
     for line in lines {
-        let kept: Vec<&[u8]> = line.as_bytes().split(|byte| *byte == b';').filter(|pair| !is_ours(pair)).collect();
-        let kept = kept.join(&b';');
+        let pairs = line.as_bytes().split(|byte| *byte == b';');
+        let others: Vec<&[u8]> = pairs.filter(|pair| name_of(pair) != COOKIE.as_bytes()).collect();
+        let kept = others.join(&b';');
         if let Ok(line) = HeaderValue::from_bytes(kept.trim_ascii())
             && !line.is_empty()
         {
@@ -229,16 +226,17 @@ fn remove_from_referer(headers: &mut HeaderMap) {
 fn own_cookie(cookie: &HeaderValue) -> Option<HeaderValue> {
     let mut parts = cookie.as_bytes().split(|byte| *byte == b';');
     let pair = parts.next().unwrap_or_default();
-    let name = pair.split(|byte| *byte == b'=').next().unwrap_or_default();
-    if name.trim_ascii() == COOKIE.as_bytes() {
+    if name_of(pair) == COOKIE.as_bytes() {
         return None;
     }
-    let is_domain = |attribute: &&[u8]| {
-        let name = attribute.split(|byte| *byte == b'=').next().unwrap_or_default();
-        name.trim_ascii().eq_ignore_ascii_case(b"domain")
-    };
-    let kept: Vec<&[u8]> = std::iter::once(pair).chain(parts.filter(|part| !is_domain(part))).collect();
+    let attributes = parts.filter(|attribute| !name_of(attribute).eq_ignore_ascii_case(b"domain"));
+    let kept: Vec<&[u8]> = std::iter::once(pair).chain(attributes).collect();
     HeaderValue::from_bytes(&kept.join(&b';')).ok()
+}
+
+/// Returns the name in a pair, or an attribute, of a cookie.
+fn name_of(pair: &[u8]) -> &[u8] {
+    pair.split(|byte| *byte == b'=').next().unwrap_or_default().trim_ascii()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Target of a preview: the port and the sandbox that its host name stands for.
 
-use axum::http::{HeaderMap, HeaderValue, Request, header};
+use axum::http::{HeaderMap, Request, header};
 use domain::SandboxId;
 
 use crate::auth::preview::PERMIT_CHARS;
@@ -47,24 +47,32 @@ pub fn in_path(path: &str) -> Option<Asked> {
 /// Returns whether the page that sends a request is of the same sandbox, or is none: other pages
 /// must not use the cookie of a person. A browser regards all sandboxes as one site.
 pub fn is_of_same_sandbox(headers: &HeaderMap, target: &Target, domain: &str) -> bool {
-    let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default());
-    let is_same = |url: &str| {
-        let authority = url.split_once("://").and_then(|(_, rest)| rest.split('/').next());
-        let asked = authority.and_then(|authority| in_authority(authority, domain));
-        matches!(asked, Some(Asked::Port(from)) if from.sandbox == target.sandbox)
-    };
-    if let Some(origin) = text("origin") {
-        return is_same(origin);
+    if let Some(origin) = text(headers, "origin") {
+        return is_in_same_sandbox(origin, target, domain);
     }
-    if let Some(site) = text("sec-fetch-site") {
+    let referer = text(headers, "referer");
+    let is_referred = referer.is_some_and(|page| is_in_same_sandbox(page, target, domain));
+    if let Some(site) = text(headers, "sec-fetch-site") {
         // A frame is a navigation too, and shows the person nothing of where it leads.
-        let is_followed = text("sec-fetch-mode") == Some("navigate")
-            && text("sec-fetch-dest").is_none_or(|shown_in| shown_in == "document");
-        return matches!(site, "same-origin" | "none") || is_followed || text("referer").is_some_and(is_same);
+        let is_followed = text(headers, "sec-fetch-mode") == Some("navigate")
+            && text(headers, "sec-fetch-dest").is_none_or(|shown_in| shown_in == "document");
+        return matches!(site, "same-origin" | "none") || is_followed || is_referred;
     }
     // Browsers tell the site over HTTPS and to localhost alone. Elsewhere a page can hide that it is
     // the one that refers, but cannot make its requests look like a person's, who follows a link.
-    text("referer").is_some_and(is_same) || text("upgrade-insecure-requests") == Some("1")
+    is_referred || text(headers, "upgrade-insecure-requests") == Some("1")
+}
+
+/// Returns the text of a header; an empty one if it is not ASCII.
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).map(|value| value.to_str().unwrap_or_default())
+}
+
+/// Returns whether a page is in the sandbox of `target`.
+fn is_in_same_sandbox(page: &str, target: &Target, domain: &str) -> bool {
+    let authority = page.split_once("://").and_then(|(_, rest)| rest.split('/').next());
+    let asked = authority.and_then(|authority| in_authority(authority, domain));
+    matches!(asked, Some(Asked::Port(from)) if from.sandbox == target.sandbox)
 }
 
 /// Returns whether an authority is that of a preview, or nearly.

@@ -53,11 +53,12 @@ impl Encoding {
                 weight.is_ok_and(|weight| weight > 0.0).then_some(name.trim())
             })
             .collect();
-        let has = |wanted: &str| names.iter().any(|name| name.eq_ignore_ascii_case(wanted));
-        match (has("zstd"), has("gzip")) {
-            (true, _) => Encoding::Zstd,
-            (false, true) => Encoding::Gzip,
-            (false, false) => Encoding::Identity,
+        if names.iter().any(|name| name.eq_ignore_ascii_case("zstd")) {
+            Encoding::Zstd
+        } else if names.iter().any(|name| name.eq_ignore_ascii_case("gzip")) {
+            Encoding::Gzip
+        } else {
+            Encoding::Identity
         }
     }
 
@@ -66,14 +67,13 @@ impl Encoding {
     /// # Errors
     /// Malformed for one that is not known.
     pub fn sent(headers: &HeaderMap) -> Result<Encoding> {
-        let unknown = || malformed("`Content-Encoding` must be zstd or gzip, or left out");
         let mut values = headers.get_all(header::CONTENT_ENCODING).iter();
         let Some(value) = values.next() else { return Ok(Encoding::Identity) };
         match value.to_str().ok().filter(|_| values.next().is_none()).map(str::trim) {
             Some("zstd") => Ok(Encoding::Zstd),
             Some("gzip" | "x-gzip") => Ok(Encoding::Gzip),
             Some("" | "identity") => Ok(Encoding::Identity),
-            Some(_) | None => Err(unknown()),
+            Some(_) | None => Err(malformed("`Content-Encoding` must be zstd or gzip, or left out")),
         }
     }
 }
@@ -173,23 +173,24 @@ fn through(
     // A decoder may read on after the end.
     let input = Blocking { stream: stream.fuse().boxed(), piece: Bytes::new(), runtime: Handle::current() };
     tokio::task::spawn_blocking(move || {
-        let work = || -> io::Result<()> {
-            let mut reader = reader(input)?;
-            let mut buffer = vec![0; PIECE_BYTES];
-            loop {
-                let read = reader.read(&mut buffer)?;
-                let piece = Bytes::copy_from_slice(&buffer[..read]);
-                if read == 0 || sender.blocking_send(Ok(piece)).is_err() {
-                    return Ok(());
-                }
-            }
-        };
-        if let Err(error) = work() {
+        if let Err(error) = reader(input).and_then(|reader| send_all(reader, &sender)) {
             // A reader that has left does not need it.
             let _ = sender.blocking_send(Err(cause(error)));
         }
     });
     stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) }).boxed()
+}
+
+/// Sends all that `reader` has, until the receiver is dropped.
+fn send_all(mut reader: Box<dyn Read>, sender: &mpsc::Sender<Result<Bytes, Error>>) -> io::Result<()> {
+    let mut buffer = vec![0; PIECE_BYTES];
+    loop {
+        let read = reader.read(&mut buffer)?;
+        let piece = Bytes::copy_from_slice(&buffer[..read]);
+        if read == 0 || sender.blocking_send(Ok(piece)).is_err() {
+            return Ok(());
+        }
+    }
 }
 
 /// Returns the error of the stream below, or that of the encoding.

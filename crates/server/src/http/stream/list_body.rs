@@ -82,15 +82,21 @@ where
     }
     held.shrink_to(bytes + PART_BYTES + OUTFLOW_BYTES);
     let mut rows = rows.into_iter();
-    let mut next_part = move || -> Part<T, ()> {
-        let part: Vec<T> = rows.by_ref().take(PART as usize).map(|row| wire(&row)).collect();
-        let is_over = rows.len() == 0;
-        Part { rows: part, next: (!is_over).then_some(()) }
-    };
-    let Part { rows: first, next } = next_part();
+    let Part { rows: first, next } = next_part(&mut rows, &wire);
     let part = written(b'[', &first);
-    let read = move |_| std::future::ready(Ok(next_part()));
-    response(Listing { outflow: Outflow::new(held, bytes + PART_BYTES), read, next: Some(next), part })
+    response(Listing {
+        outflow: Outflow::new(held, bytes + PART_BYTES),
+        read: move |_| std::future::ready(Ok(next_part(&mut rows, &wire))),
+        next: Some(next),
+        part,
+    })
+}
+
+/// Takes the next part of rows that are all in memory.
+fn next_part<R, T>(rows: &mut std::vec::IntoIter<R>, wire: impl Fn(&R) -> T) -> Part<T, ()> {
+    let part: Vec<T> = rows.by_ref().take(PART as usize).map(|row| wire(&row)).collect();
+    let is_over = rows.len() == 0;
+    Part { rows: part, next: (!is_over).then_some(()) }
 }
 
 /// Returns the most bytes that a page of `limit` rows may take while it is read.
