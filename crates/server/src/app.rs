@@ -97,7 +97,8 @@ impl App {
 
     /// Answers requests on every listener.
     pub fn serve(&mut self, listeners: Listeners, proxies: TrustedProxies, settings: Settings) {
-        let (memory, stop) = (Arc::clone(&settings.memory), self.stop.clone());
+        let memory = Arc::clone(&settings.memory);
+        let stop = self.stop.clone();
         let sites = http::sites(Arc::clone(&self.control), settings, stop.clone());
         let mut tasks = JoinSet::new();
         tasks.spawn(http::serve(listeners, sites, Arc::clone(&self.control), memory, proxies, stop));
@@ -112,7 +113,8 @@ impl App {
         rate_limiter: Option<Arc<RateLimiter>>,
         worker_agent: Option<WorkerAgent>,
     ) {
-        let (control, stop) = (Arc::clone(&self.control), self.stop.clone());
+        let control = Arc::clone(&self.control);
+        let stop = self.stop.clone();
         let mut tasks = JoinSet::new();
         tasks.spawn(reconcile::run(Arc::clone(&control), data_dir.to_owned(), stop.clone()));
         tasks.spawn(reconcile::workers::run(Arc::clone(&control), stop.clone()));

@@ -7,7 +7,7 @@
 
 mod wire;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,17 +60,20 @@ impl Token {
             Token::Fixed(secret) => return Ok(secret.expose().to_owned()),
             Token::File(path) => path,
         };
-        let unreadable = |error: std::io::Error| format!("cannot read `{}`: {error}", path.display());
-        let size = tokio::fs::metadata(path).await.map_err(unreadable)?.len();
+        let size = tokio::fs::metadata(path).await.map_err(|error| unreadable(path, &error))?.len();
         if size > TOKEN_BYTES_MAX {
             return Err(format!("`{}` is larger than {TOKEN_BYTES_MAX} bytes", path.display()));
         }
-        let text = tokio::fs::read_to_string(path).await.map_err(unreadable)?;
+        let text = tokio::fs::read_to_string(path).await.map_err(|error| unreadable(path, &error))?;
         match text.trim() {
             "" => Err(format!("`{}` is empty", path.display())),
             token => Ok(token.to_owned()),
         }
     }
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> String {
+    format!("cannot read `{}`: {error}", path.display())
 }
 
 /// Connection of a worker to its control plane.

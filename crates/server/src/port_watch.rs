@@ -66,8 +66,15 @@ impl PortWatch {
     /// Creates the service, without any box. An `interval` of zero watches none.
     #[must_use]
     pub fn new(interval: Duration, events: Arc<Events>, clock: Arc<dyn Clock>, stop: CancellationToken) -> Arc<Self> {
-        let (boxes, turns) = (Mutex::default(), Semaphore::new(ASKED_MAX));
-        Arc::new(Self { interval, boxes, turns, events, clock, tasks: TaskTracker::new(), stop })
+        Arc::new(Self {
+            interval,
+            boxes: Mutex::default(),
+            turns: Semaphore::new(ASKED_MAX),
+            events,
+            clock,
+            tasks: TaskTracker::new(),
+            stop,
+        })
     }
 
     /// Returns the time between two looks at the ports of a box; `None` if none is watched.
@@ -92,7 +99,8 @@ impl PortWatch {
         begin: impl Future<Output = providers::Result<PortChanges>> + Send + 'static,
     ) {
         self.boxes.lock().insert(id.clone(), Watched::Now);
-        let (this, stop) = (Arc::clone(self), self.stop.clone());
+        let this = Arc::clone(self);
+        let stop = self.stop.clone();
         self.tasks.spawn(async move { stop.run_until_cancelled(this.run(&id, begin)).await });
     }
 

@@ -79,17 +79,21 @@ fn parse(stat: &str) -> Option<Usage> {
     // The name before it may hold spaces and brackets; the third field is the first after it.
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
-    let ticks = field(14)? + field(15)?;
+    let ticks = field(&fields, 14)? + field(&fields, 15)?;
     let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
     let cpu = Duration::from_millis(ticks.saturating_mul(1000) / ticks_per_second);
     Some(Usage {
-        resident_bytes: field(24).map(|pages| pages.saturating_mul(rustix::param::page_size() as u64)),
-        virtual_bytes: field(23),
+        resident_bytes: field(&fields, 24).map(|pages| pages.saturating_mul(rustix::param::page_size() as u64)),
+        virtual_bytes: field(&fields, 23),
         cpu: Some(cpu),
-        threads: field(20),
+        threads: field(&fields, 20),
         ..Usage::default()
     })
+}
+
+/// Returns the field that the manual page counts as `number`; `fields` begin with the third.
+fn field(fields: &[&str], number: usize) -> Option<u64> {
+    fields.get(number - 3).and_then(|text| text.parse().ok())
 }
 
 /// Go's name of this operating system.

@@ -197,8 +197,8 @@ impl RateLimiter {
             let Some(last) = full.last() else { return };
             from = Bound::Excluded(*last);
             for (full_at, key) in full {
-                let is_idle = |kept: &Kept| kept.asked_at.saturating_add(self.bucket_ttl) <= now;
-                if state.buckets.get(&key).is_some_and(is_idle) {
+                let kept = state.buckets.get(&key);
+                if kept.is_some_and(|kept| kept.asked_at.saturating_add(self.bucket_ttl) <= now) {
                     state.forget(full_at, key);
                 }
             }
@@ -285,8 +285,11 @@ impl State {
 
 /// Returns the rate of a configuration.
 fn rate(config: &config::RateLimit) -> Rate {
-    let at_least_one = |number| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN);
     Rate { per_minute: at_least_one(config.requests_per_minute), burst: at_least_one(config.burst) }
+}
+
+fn at_least_one(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN)
 }
 
 /// Returns bytes that differ for any two addresses, and for none.

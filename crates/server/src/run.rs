@@ -99,8 +99,14 @@ async fn open_parts(config: &Config, sealing_key: SealingKey, port: u16, as_work
     let images = runtimes::images(config).await?;
     let registry = runtimes::registry(config, &images, &store, &clock).await?;
     let registry = registry.with_remote_workers(remote_workers).with_images(images);
-    let (policy, egress) = (settings::policy(config, as_worker), settings::egress(config, port));
-    Ok(Parts { store, clock, registry, policy, egress, sealing_key })
+    Ok(Parts {
+        store,
+        clock,
+        registry,
+        policy: settings::policy(config, as_worker),
+        egress: settings::egress(config, port),
+        sealing_key,
+    })
 }
 
 /// Logs origins that are listed in vain.

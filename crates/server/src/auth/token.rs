@@ -191,8 +191,8 @@ pub fn verify<'a>(
 ) -> Result<Claims, Fault> {
     let (claims, signature) = parts(token)?;
     let signed = token.rsplit_once('.').map_or("", |(signed, _)| signed);
-    let is_ours = |key| mac(key).chain_update(signed).verify_slice(&signature).is_ok();
-    if !keys.into_iter().any(is_ours) {
+    let mut keys = keys.into_iter();
+    if !keys.any(|key| mac(key).chain_update(signed).verify_slice(&signature).is_ok()) {
         return Err(Fault::Signature);
     }
     let claims = parse(&claims)?;
@@ -203,12 +203,12 @@ pub fn verify<'a>(
     if !lifetime_s.is_some_and(|lifetime| (1..=LIFETIME_MAX.as_secs()).contains(&lifetime)) {
         return Err(Fault::Lifetime);
     }
-    let ms = |seconds: i64| seconds.saturating_mul(1000);
+
     let begins = claims.nbf.map_or(claims.iat, |nbf| nbf.max(claims.iat));
-    if now_ms < ms(begins.saturating_sub(SKEW_S)) {
+    if now_ms < milliseconds(begins.saturating_sub(SKEW_S)) {
         return Err(Fault::NotYet);
     }
-    if now_ms >= ms(claims.exp.saturating_add(SKEW_S)) {
+    if now_ms >= milliseconds(claims.exp.saturating_add(SKEW_S)) {
         return Err(Fault::Expired);
     }
     if revoked.contains(&claims.jti) {
@@ -217,13 +217,20 @@ pub fn verify<'a>(
     Ok(claims)
 }
 
+fn milliseconds(seconds: i64) -> i64 {
+    seconds.saturating_mul(1000)
+}
+
 /// Returns the claims and the signature, both decoded. The decoder accepts only one encoding of
 /// the same bytes.
 fn parts(token: &str) -> Result<(Vec<u8>, Vec<u8>), Fault> {
     let rest = token.strip_prefix(FORM).filter(|_| token.len() <= TOKEN_BYTES_MAX).ok_or(Fault::Form)?;
     let (claims, signature) = rest.split_once('.').ok_or(Fault::Form)?;
-    let decoded = |text| BASE64URL.decode(text).map_err(|_| Fault::Form);
     Ok((decoded(claims)?, decoded(signature)?))
+}
+
+fn decoded(text: &str) -> Result<Vec<u8>, Fault> {
+    BASE64URL.decode(text).map_err(|_| Fault::Form)
 }
 
 fn parse(json: &[u8]) -> Result<Claims, Fault> {

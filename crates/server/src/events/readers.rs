@@ -49,15 +49,19 @@ impl Readers {
         self.all
     }
 
+    /// Returns the number of readers of one holder.
+    fn count_of(&self, key: u64) -> usize {
+        self.held.get(&key).copied().unwrap_or(0)
+    }
+
     /// Takes a place for a reader.
     ///
     /// # Errors
     /// [`Full`] if there is no place, or none in the share of the holders.
     pub(super) fn enter(&mut self, holders: Holders) -> Result<(), Full> {
         let [caller, address] = holders.keys();
-        let held = |key| self.held.get(&key).copied().unwrap_or(0);
-        PLACES.admit(self.all, held(caller))?;
-        if held(address) >= ADDRESS_TIMES_FREE * (PLACES.all - self.all) {
+        PLACES.admit(self.all, self.count_of(caller))?;
+        if self.count_of(address) >= ADDRESS_TIMES_FREE * (PLACES.all - self.all) {
             return Err(Full::Share);
         }
         self.all += 1;

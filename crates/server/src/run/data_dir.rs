@@ -28,11 +28,11 @@ const KILL_BIT: u64 = 1 << 8;
 /// ended.
 pub(super) fn lock(data_dir: &Path) -> Result<File, Failure> {
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-    let failed = |path: &Path| {
-        let path = path.display().to_string();
-        move |source| Failure::DataDir { path, source }
-    };
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir).map_err(failed(data_dir))?;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(data_dir)
+        .map_err(|error| data_dir_failure(data_dir, error))?;
     let path = data_dir.join("lock");
     let lock = File::options()
         .create(true)
@@ -41,7 +41,7 @@ pub(super) fn lock(data_dir: &Path) -> Result<File, Failure> {
         .write(true)
         .mode(0o600)
         .open(&path)
-        .map_err(failed(&path))?;
+        .map_err(|error| data_dir_failure(&path, error))?;
     let begun = Instant::now();
     loop {
         match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
@@ -54,7 +54,7 @@ pub(super) fn lock(data_dir: &Path) -> Result<File, Failure> {
                 }
                 std::thread::sleep(LOCK_LOOK);
             }
-            Err(errno) => return Err(failed(&path)(errno.into())),
+            Err(errno) => return Err(data_dir_failure(&path, errno.into())),
         }
     }
     // On a full disk the server starts all the same: who comes next waits for it in vain.
@@ -62,6 +62,14 @@ pub(super) fn lock(data_dir: &Path) -> Result<File, Failure> {
         tracing::warn!(%error, path = %path.display(), "cannot write this server's name into the lock file");
     }
     Ok(lock)
+}
+
+fn data_dir_failure(path: &Path, source: io::Error) -> Failure {
+    Failure::DataDir { path: path.display().to_string(), source }
+}
+
+fn key_file_failure(path: &Path, source: io::Error) -> Failure {
+    Failure::KeyFile { path: path.display().to_string(), source }
 }
 
 /// Server that holds the lock, as it has written itself into the file.
@@ -104,9 +112,14 @@ fn look(pid: u32) -> Option<Look> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may contain anything.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-    let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
-    let is_ending = matches!(*fields.first()?, "Z" | "X") || number(6)? & EXITING != 0 || number(28)? & KILL_BIT != 0;
-    Some(Look { started: number(19)?, is_ending })
+    let is_ending = matches!(*fields.first()?, "Z" | "X")
+        || number(&fields, 6)? & EXITING != 0
+        || number(&fields, 28)? & KILL_BIT != 0;
+    Some(Look { started: number(&fields, 19)?, is_ending })
+}
+
+fn number(fields: &[&str], index: usize) -> Option<u64> {
+    fields.get(index)?.parse().ok()
 }
 
 /// Returns the key that secrets are sealed with: the one in `file`, else one in the data directory,
@@ -114,14 +127,15 @@ fn look(pid: u32) -> Option<Look> {
 pub(super) fn sealing_key(data_dir: &Path, file: Option<&Path>) -> Result<SealingKey, Failure> {
     let made = data_dir.join("secrets.key");
     let path = file.unwrap_or(&made);
-    let failed = |source| Failure::KeyFile { path: path.display().to_string(), source };
     if file.is_none() {
-        make_sealing_key(path).map_err(failed)?;
+        make_sealing_key(path).map_err(|error| key_file_failure(path, error))?;
     }
-    warn_if_open(path).map_err(failed)?;
-    let bytes = Zeroizing::new(std::fs::read(path).map_err(failed)?);
-    let key = bytes.as_slice().try_into().map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
-    Ok(SealingKey::new(key))
+    warn_if_open(path).map_err(|error| key_file_failure(path, error))?;
+    let bytes = Zeroizing::new(std::fs::read(path).map_err(|error| key_file_failure(path, error))?);
+    match bytes.as_slice().try_into() {
+        Ok(key) => Ok(SealingKey::new(key)),
+        Err(_) => Err(key_file_failure(path, io::ErrorKind::InvalidData.into())),
+    }
 }
 
 /// Logs a warning if others than the owner may read or change a key.
@@ -148,31 +162,33 @@ fn make_sealing_key(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the key of permits for previews, which is made at the first start. A file of another
-/// length is replaced: it was cut off by a full disk, or by hand to end all permits.
+/// Returns the key of permits for previews, which is made at the first start.
 pub(super) fn preview_key(data_dir: &Path) -> Result<PreviewKey, Failure> {
-    use std::os::unix::fs::OpenOptionsExt;
     let path = data_dir.join("preview.key");
-    let key = || -> io::Result<PreviewKey> {
-        let mut file = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
-        let mut bytes = Vec::with_capacity(KEY_BYTES);
-        (&mut file).take(KEY_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-        let bytes = match bytes.try_into() {
-            Ok(bytes) => bytes,
-            Err(_) => {
-                let made: [u8; KEY_BYTES] = rand::random();
-                file.set_len(0)?;
-                io::Seek::rewind(&mut file)?;
-                file.write_all(&made)?;
-                file.sync_all()?;
-                made
-            }
-        };
-        Ok(PreviewKey::new(bytes))
+    let key = read_or_make_preview_key(&path).map_err(|error| data_dir_failure(&path, error))?;
+    warn_if_open(&path).map_err(|error| data_dir_failure(&path, error))?;
+    Ok(key)
+}
+
+/// Reads the key in a file. A file of another length is replaced: it was cut off by a full disk, or
+/// by hand to end all permits.
+fn read_or_make_preview_key(path: &Path) -> io::Result<PreviewKey> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut file = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let mut bytes = Vec::with_capacity(KEY_BYTES);
+    (&mut file).take(KEY_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    let bytes = match bytes.try_into() {
+        Ok(bytes) => bytes,
+        Err(_) => {
+            let made: [u8; KEY_BYTES] = rand::random();
+            file.set_len(0)?;
+            io::Seek::rewind(&mut file)?;
+            file.write_all(&made)?;
+            file.sync_all()?;
+            made
+        }
     };
-    key()
-        .and_then(|key| warn_if_open(&path).map(|()| key))
-        .map_err(|source| Failure::DataDir { path: path.display().to_string(), source })
+    Ok(PreviewKey::new(bytes))
 }
 
 #[cfg(test)]

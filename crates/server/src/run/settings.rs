@@ -112,7 +112,7 @@ fn warm_entry((name, config): (&String, &WarmPool)) -> WarmEntry {
 pub(crate) fn egress(config: &Config, port: u16) -> EgressConfig {
     let ca_file = config.secrets.ca_file.clone();
     let config = &config.egress;
-    let some = |number: u64| Some(number).filter(|number| *number > 0);
+
     EgressConfig {
         site: config.site(),
         default: config.default_policy(),
@@ -123,8 +123,8 @@ pub(crate) fn egress(config: &Config, port: u16) -> EgressConfig {
         limits: EgressLimits {
             connections: config.max_connections,
             connections_per_second: config.max_connections_per_second,
-            bytes_per_second: some(config.max_bytes_per_second),
-            bytes: some(config.max_mb << 20),
+            bytes_per_second: limit(config.max_bytes_per_second),
+            bytes: limit(config.max_mb << 20),
             idle: config.idle_timeout,
             connect: config.connect_timeout,
         },
@@ -132,6 +132,11 @@ pub(crate) fn egress(config: &Config, port: u16) -> EgressConfig {
         server_ports: vec![port],
         memory_bytes: config.max_memory_mb << 20,
     }
+}
+
+/// Returns a configured limit; 0 is none.
+fn limit(number: u64) -> Option<u64> {
+    Some(number).filter(|number| *number > 0)
 }
 
 /// Returns the settings of the HTTP API of a server that started at `started`.

@@ -100,11 +100,13 @@ impl Secrets {
     ) -> Result<Vec<(HeaderName, HeaderValue)>, SecretsError> {
         let mut headers: Vec<(HeaderName, HeaderValue)> = Vec::new();
         for StoredSecret { name, binding, sealed, .. } in self.at(uses, owner, host, port).await? {
-            let other_key = || SecretsError::OtherKey(format!("the secret `{name}`"));
-            let value = self.key.open(&purpose(&name, &binding), &sealed).ok_or_else(other_key)?;
-            let header = HeaderName::from_bytes(binding.header.as_bytes()).map_err(|_| other_key())?;
+            let opened = self.key.open(&purpose(&name, &binding), &sealed);
+            let value = opened.ok_or_else(|| other_key_of(&name))?;
+            let header = HeaderName::from_bytes(binding.header.as_bytes());
+            let header = header.map_err(|_| other_key_of(&name))?;
             if headers.iter().all(|(other, _)| *other != header) {
-                headers.push((header, header_value(&binding.form, &value).ok_or_else(other_key)?));
+                let value = header_value(&binding.form, &value);
+                headers.push((header, value.ok_or_else(|| other_key_of(&name))?));
             }
         }
         Ok(headers)
@@ -146,10 +148,15 @@ impl Secrets {
                 sealed
             }
         };
-        let other_key = || SecretsError::OtherKey(format!("the authority of sandbox `{id}`"));
-        let key = self.key.open(&purpose, &sealed).ok_or_else(other_key)?;
+        let Some(key) = self.key.open(&purpose, &sealed) else {
+            return Err(SecretsError::OtherKey(format!("the authority of sandbox `{id}`")));
+        };
         Authority::open(id, &key, now).map(Some).map_err(SecretsError::Certificate)
     }
+}
+
+fn other_key_of(secret: &SecretName) -> SecretsError {
+    SecretsError::OtherKey(format!("the secret `{secret}`"))
 }
 
 /// Returns the text that a secret is sealed for: all that decides where its value goes.
