@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{SandboxId, State, StopReason};
+use futures_util::{StreamExt, TryStreamExt, future};
 use providers::Chain;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -50,6 +51,8 @@ const SPACE_PAUSE: Duration = Duration::from_millis(20);
 /// Maximum number of expired rows per query. Expired rows are then `destroying`, and not found
 /// again.
 const BATCH: u32 = 256;
+/// Maximum number of rows left by a crash or a failure that one round begins to remove.
+const LEFT_MAX: usize = 256;
 
 /// Runs until cancelled. `data_dir` is on the disk whose free space is watched.
 pub async fn run(control: Arc<Control>, data_dir: std::path::PathBuf, stop: CancellationToken) {
@@ -189,19 +192,32 @@ async fn sweep_rows(control: &Arc<Control>, removals: &mut Removals) -> Result<(
     report("silence", control.notice_silence().await);
     report("leases", control.settle_leases().await);
     // Rows in `destroying` before new ones, so that only these count as left over.
-    let left = control.store().in_state(State::Destroying, u32::MAX).await?;
-    removals.keep(&left.iter().map(|sandbox| &sandbox.id).collect());
-    let left = left.into_iter().filter(|sandbox| !control.is_in_hand(&sandbox.id) && removals.is_due(&sandbox.id));
-    let mut doomed: Vec<Doomed> = left.map(|sandbox| Doomed { sandbox, action: Some("removal_finished") }).collect();
+    removals.update();
+    let mut doomed = left_over(control, removals).await?;
     for id in control.store().due(control.now(), BATCH).await? {
         doomed.extend(begin_destroy(control, &id, StopReason::Expired, None).await);
     }
-    // A row in `creating` that no task of this process works on was left by a crash.
-    for sandbox in control.store().in_state(State::Creating, u32::MAX).await? {
-        doomed.extend(begin_destroy(control, &sandbox.id, StopReason::Unfinished, Some("unfinished_removed")).await);
-    }
+    doomed.extend(unfinished(control).await?);
     removals.begin(control, doomed);
     Ok(())
+}
+
+/// Returns sandboxes in state `destroying` whose removal may be attempted now, at most [`LEFT_MAX`].
+async fn left_over(control: &Control, removals: &Removals) -> Result<Vec<Doomed>> {
+    let rows = control.in_state(State::Destroying);
+    let due = rows.try_filter(|row| future::ready(!control.is_in_hand(&row.id) && removals.is_due(row)));
+    let doomed = due.map_ok(|sandbox| Doomed { sandbox, action: Some("removal_finished") });
+    doomed.take(LEFT_MAX).try_collect().await
+}
+
+/// Begins to remove sandboxes in state `creating` that a crash left, at most [`LEFT_MAX`]: no task of
+/// this process works on them.
+async fn unfinished(control: &Control) -> Result<Vec<Doomed>> {
+    let rows = control.in_state(State::Creating);
+    let begun = rows.try_filter_map(async |row| {
+        Ok(begin_destroy(control, &row.id, StopReason::Unfinished, Some("unfinished_removed")).await)
+    });
+    begun.take(LEFT_MAX).try_collect().await
 }
 
 /// Stores that a sandbox is to be removed, unless a task of this process works on it.

@@ -12,8 +12,8 @@ use providers::Chain;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::app::App;
-use crate::control::Control;
 use crate::control::Sandbox;
+use crate::control::{self, Control};
 
 /// Longest time for work that outlives its request.
 const FINISH_MAX: Duration = Duration::from_secs(10);
@@ -90,17 +90,15 @@ impl Shutdown {
 
 /// Destroys all sandboxes, [`DESTROYS_AT_ONCE`] at once and for no longer than [`DESTROY_MAX`].
 async fn destroy_all(control: &Arc<Control>) {
-    let all = async {
-        for state in [State::Creating, State::Running, State::Paused, State::Failed] {
-            let Ok(sandboxes) = control.store().in_state(state, u32::MAX).await else { return };
-            let destroy = async |sandbox: Sandbox| {
-                if let Err(error) = control.destroy_because(&sandbox.id, StopReason::Requested).await {
-                    tracing::warn!(error = %Chain(&error), "leaving a sandbox for the next start");
-                }
-            };
-            stream::iter(sandboxes).for_each_concurrent(DESTROYS_AT_ONCE, destroy).await;
+    let states = [State::Creating, State::Running, State::Paused, State::Failed];
+    let rows = stream::iter(states).flat_map(|state| control.in_state(state));
+    let destroy = async |row: control::Result<Sandbox>| {
+        let destroyed = async { control.destroy_because(&row?.id, StopReason::Requested).await };
+        if let Err(error) = destroyed.await {
+            tracing::warn!(error = %Chain(&error), "leaving a sandbox for the next start");
         }
     };
+    let all = rows.for_each_concurrent(DESTROYS_AT_ONCE, destroy);
     if tokio::time::timeout(DESTROY_MAX, all).await.is_err() {
         tracing::warn!("not all sandboxes could be destroyed within {} s; the others stay", DESTROY_MAX.as_secs());
     }

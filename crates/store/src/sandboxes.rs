@@ -141,7 +141,6 @@ pub struct Cursor {
 /// One page of the list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
-    /// Sandboxes, newest first.
     pub sandboxes: Vec<Sandbox>,
     /// Position of the next page; `None` on the last page.
     pub next: Option<Cursor>,

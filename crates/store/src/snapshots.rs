@@ -127,6 +127,9 @@ pub trait SnapshotStore {
         limit: u32,
     ) -> Result<Vec<Snapshot>>;
 
+    /// Returns the ids of the ready snapshots that a provider keeps.
+    async fn snapshots_of(&self, provider: &str) -> Result<Vec<SnapshotId>>;
+
     /// Returns the snapshots that are not ready.
     async fn unfinished_snapshots(&self) -> Result<Vec<Snapshot>>;
 

@@ -18,7 +18,7 @@ use domain::{
 
 use super::admission::KEY_LIFETIME;
 use super::{
-    Admitted, Applied, Change, IdempotencyKey, ListFilter, NewSandbox, NewSecret, QuotaSummary, Sandbox, Store,
+    Admitted, Applied, Change, IdempotencyKey, ListFilter, NewSandbox, NewSecret, Page, QuotaSummary, Sandbox, Store,
 };
 use crate::clock::{after, from_ms};
 
@@ -37,6 +37,8 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     a_step_of_the_clock_moves_only_what_is_alive(store).await;
     only_what_ended_long_ago_is_forgotten(store).await;
     the_list_is_newest_first_without_the_destroyed(store).await;
+    sandboxes_in_a_state_are_read_in_pages_oldest_first(store).await;
+    ids_are_those_of_the_worker_the_provider_and_the_states(store).await;
     what_has_expired_is_not_listed(store).await;
     filters_of_the_list_hold_together(store).await;
     a_list_in_parts_is_the_list(store).await;
@@ -268,16 +270,60 @@ async fn the_list_is_newest_first_without_the_destroyed(store: &dyn Store) {
     }
     end(store, [93]).await;
     assert_eq!(listed(store, &ListFilter::default()).await, [id(92), id(91), id(90)]);
-    let oldest = store.in_state(State::Creating, 1).await.unwrap();
-    assert_eq!(oldest.into_iter().map(|sandbox| sandbox.id).collect::<Vec<_>>(), [id(90)]);
-    store.apply(&id(90), Change::Started).await.unwrap();
-    for (worker, provider, runs) in
-        [("local", None, true), ("local", Some("mock"), true), ("local", Some("native"), false), ("w", None, false)]
-    {
-        let found = store.running(worker, provider).await.unwrap();
-        assert_eq!(found, if runs { vec![id(90)] } else { vec![] }, "{worker} {provider:?}");
-    }
     end(store, 90..=92).await;
+}
+
+async fn sandboxes_in_a_state_are_read_in_pages_oldest_first(store: &dyn Store) {
+    for (n, seconds) in [(240, 7), (241, 5), (242, 7), (243, 6), (244, 7)] {
+        let mut new = sandbox(n, None);
+        new.created_at = after(start(), Duration::from_secs(seconds));
+        admit(store, &new).await;
+    }
+    end(store, [243]).await;
+    let mut pages = Vec::new();
+    let mut position = None;
+    loop {
+        let page = store.in_state(State::Creating, position, 2).await.unwrap();
+        pages.push(page.sandboxes.into_iter().map(|sandbox| sandbox.id).collect::<Vec<_>>());
+        // What was read may change its state before the next page.
+        end(store, [241, 240]).await;
+        position = page.next;
+        if position.is_none() {
+            break;
+        }
+    }
+    assert_eq!(pages, [vec![id(241), id(240)], vec![id(242), id(244)]]);
+    let all = store.in_state(State::Destroyed, None, 1000).await.unwrap();
+    assert!(all.next.is_none() && all.sandboxes.len() >= 3);
+    assert_eq!(store.in_state(State::Paused, None, 1).await.unwrap(), Page::default());
+    end(store, [242, 244]).await;
+}
+
+async fn ids_are_those_of_the_worker_the_provider_and_the_states(store: &dyn Store) {
+    for n in 246..=249 {
+        admit(store, &sandbox(n, None)).await;
+    }
+    for (n, changes) in [(247, &[Change::Started][..]), (248, &[Change::Started, Change::Paused])] {
+        for change in changes {
+            state_after(store, &id(n), change.clone()).await.unwrap();
+        }
+    }
+    end(store, [249]).await;
+    let with_box = [State::Creating, State::Running, State::Paused];
+    for (states, worker, provider, expected) in [
+        (&with_box[..], "local", None, &[246, 247, 248][..]),
+        (&with_box, "local", Some("mock"), &[246, 247, 248]),
+        (&with_box[1..], "local", Some("mock"), &[247, 248]),
+        (&[State::Paused], "local", None, &[248]),
+        (&with_box, "local", Some("native"), &[]),
+        (&with_box, "w", None, &[]),
+    ] {
+        let mut found = store.ids_in(states, worker, provider).await.unwrap();
+        found.sort_unstable();
+        let expected: Vec<SandboxId> = expected.iter().map(|n| id(*n)).collect();
+        assert_eq!(found, expected, "{states:?} {worker} {provider:?}");
+    }
+    end(store, 246..=248).await;
 }
 
 async fn what_has_expired_is_not_listed(store: &dyn Store) {

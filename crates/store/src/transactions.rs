@@ -14,7 +14,7 @@ use super::audit::AuditStore;
 use super::error::Result;
 use super::pool::PoolStore;
 use super::quotas::{OwnerQuota, QuotaSummary};
-use super::sandboxes::{Applied, Change, Counts, ListFilter, Page, Sandbox};
+use super::sandboxes::{Applied, Change, Counts, Cursor, ListFilter, Page, Sandbox};
 use super::secrets::{NewSecret, StoredSecret};
 use super::snapshots::SnapshotStore;
 use super::templates::{Inserted, Template};
@@ -94,12 +94,12 @@ pub trait Store: AuditStore + Maintenance + PoolStore + SnapshotStore + Workers 
     /// earliest end first, at most `limit`.
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<SandboxId>>;
 
-    /// Returns sandboxes in `state`, the oldest first, at most `limit`.
-    async fn in_state(&self, state: State, limit: u32) -> Result<Vec<Sandbox>>;
+    /// Returns a page of the sandboxes in `state`, oldest first: those after `after`, at most `limit`.
+    async fn in_state(&self, state: State, after: Option<Cursor>, limit: u32) -> Result<Page>;
 
-    /// Returns the running sandboxes on `worker`, of one `provider` or of all, and reads no
-    /// other rows.
-    async fn running(&self, worker: &str, provider: Option<&str>) -> Result<Vec<SandboxId>>;
+    /// Returns the ids of the sandboxes on `worker` that are in one of `states`, of one `provider` or
+    /// of all.
+    async fn ids_in(&self, states: &[State], worker: &str, provider: Option<&str>) -> Result<Vec<SandboxId>>;
 
     /// Returns the running sandboxes that are paused after a time without use.
     async fn with_auto_pause(&self) -> Result<Vec<Sandbox>>;

@@ -300,9 +300,8 @@ impl Control {
         (worker, provider): (&str, Option<&str>),
     ) -> Result<()> {
         let Some(pauses) = runtime.pauses() else { return Ok(()) };
-        let is_of = |row: &Sandbox| row.worker == worker && provider.is_none_or(|provider| row.provider == provider);
-        let rows = self.store.in_state(State::Paused, u32::MAX).await?.into_iter().filter(is_of);
-        let rows: HashSet<SandboxId> = rows.map(|row| row.id).collect();
+        let rows = self.store.ids_in(&[State::Paused], worker, provider).await?;
+        let rows: HashSet<SandboxId> = rows.into_iter().collect();
         let found = pauses.paused().await.map_err(|error| provider_error(name, error))?;
         let found: HashSet<SandboxId> = found.into_iter().collect();
         for id in rows.symmetric_difference(&found) {

@@ -1,7 +1,8 @@
 //! Read access to sandboxes and providers.
 
-use domain::OwnerId;
+use domain::{OwnerId, State};
 use futures_util::future::join_all;
+use futures_util::{Stream, TryStreamExt, stream};
 use serde_json::json;
 
 use super::error::{Error, Result};
@@ -10,6 +11,9 @@ use super::service::Control;
 use crate::events::EventType;
 use crate::provider_registry::{Checked, Entry};
 use store::{ListFilter, Page, Sandbox};
+
+/// Number of rows that are read at once where all of a state are.
+const PAGE_ROWS: u32 = 256;
 
 /// A provider with its health and its load.
 #[derive(Debug)]
@@ -50,6 +54,16 @@ impl Control {
             filter.owner = Some(user);
         }
         self.sandboxes(&filter).await
+    }
+
+    /// Reads the sandboxes in a state, oldest first. Holds no more than one page of them at a time.
+    pub(crate) fn in_state(&self, state: State) -> impl Stream<Item = Result<Sandbox>> {
+        let pages = stream::try_unfold(Some(None), move |position| async move {
+            let Some(after) = position else { return Ok::<_, Error>(None) };
+            let page = self.store.in_state(state, after, PAGE_ROWS).await?;
+            Ok(Some((stream::iter(page.sandboxes.into_iter().map(Ok)), page.next.map(Some))))
+        });
+        pages.try_flatten()
     }
 
     /// Returns one provider.

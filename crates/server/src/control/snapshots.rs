@@ -328,16 +328,16 @@ impl Control {
             }
         }
         // Rows are read first: a snapshot that is ready by then is listed.
-        let ready = self.store.snapshots(&SnapshotFilter::default(), None, u32::MAX).await?;
+        let ready = self.store.snapshots_of(name).await?;
         let listed = listed_by(snapshots, name).await?;
-        for row in ready.iter().filter(|row| row.provider == name && !listed.contains(&row.id)) {
-            let state = self.store.snapshot(&row.id).await?.map(|row| row.state);
-            if self.snapshotting.in_progress.holds(&row.id) || state != Some(SnapshotState::Ready) {
+        for id in ready.iter().filter(|id| !listed.contains(id)) {
+            let state = self.store.snapshot(id).await?.map(|row| row.state);
+            if self.snapshotting.in_progress.holds(id) || state != Some(SnapshotState::Ready) {
                 continue;
             }
-            tracing::warn!(id = %row.id, provider = name, "a snapshot is lost");
-            if self.discard_snapshot(&row.id).await {
-                self.publish_snapshot_action("snapshot_lost", name, &row.id);
+            tracing::warn!(%id, provider = name, "a snapshot is lost");
+            if self.discard_snapshot(id).await {
+                self.publish_snapshot_action("snapshot_lost", name, id);
             }
         }
         let mut orphans = Vec::new();

@@ -17,7 +17,7 @@ use providers::{Chain, DiskUsage, Provider};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::boxes::{by_provider, has_box};
+use super::boxes::{has_box, of_provider};
 use super::job::report;
 use crate::control::Control;
 use crate::control::Policy;
@@ -275,21 +275,22 @@ async fn largest(
     ended: &HashMap<SandboxId, DiskUsage>,
 ) -> Result<Option<(DiskUsage, Sandbox)>> {
     let mut measured = Vec::new();
-    let mut boxes = by_provider(control).await?;
     for provider in &disk.providers {
         let Some(entry) = control.registry().get(provider) else { continue };
-        let mut boxes = boxes.remove(provider).unwrap_or_default();
-        boxes.retain(|sandbox| !ended.contains_key(&sandbox.id));
+        let mut boxes = of_provider(control, provider).await?;
+        boxes.retain(|id| !ended.contains_key(id));
         measured.push(measure(entry.provider.as_ref(), boxes));
     }
     let measured = join_all(measured).await.into_iter().flatten();
-    Ok(measured.max_by_key(|(usage, _)| (is_uncounted(*usage), short.of(*usage))))
+    let largest = measured.max_by_key(|(usage, _)| (is_uncounted(*usage), short.of(*usage)));
+    let Some((usage, id)) = largest else { return Ok(None) };
+    Ok(control.store().sandbox(&id).await?.map(|sandbox| (usage, sandbox)))
 }
 
-async fn measure(provider: &dyn Provider, boxes: Vec<Sandbox>) -> Vec<(DiskUsage, Sandbox)> {
-    let usages = stream::iter(boxes).map(|sandbox| async { (provider.disk_usage(&sandbox.id).await, sandbox) });
+async fn measure(provider: &dyn Provider, boxes: Vec<SandboxId>) -> Vec<(DiskUsage, SandboxId)> {
+    let usages = stream::iter(boxes).map(|id| async { (provider.disk_usage(&id).await, id) });
     let usages = usages.buffer_unordered(AT_ONCE).take_until(tokio::time::sleep(MEASURING_MAX));
-    usages.filter_map(|(usage, sandbox)| std::future::ready(usage.map(|usage| (usage, sandbox)))).collect().await
+    usages.filter_map(|(usage, id)| std::future::ready(usage.map(|usage| (usage, id)))).collect().await
 }
 
 mod eviction;

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::boxes::by_provider;
+use super::boxes::of_provider;
 use super::job::{interval, report};
 use crate::control::Control;
 use crate::control::Result;
@@ -96,11 +96,10 @@ impl Guard {
             return Ok(None);
         }
         let largest = largest(control, share).await?;
-        let Some((amount, sandbox)) = largest.filter(|(amount, _)| *amount >= hog_min(share)) else {
+        let Some((amount, id)) = largest.filter(|(amount, _)| *amount >= hog_min(share)) else {
             self.passed_over.insert(share, Instant::now() + LOOK_AGAIN);
             return Ok(None);
         };
-        let id = sandbox.id.clone();
         tracing::warn!(%id, ?share, amount, "ending the sandbox that uses most of a kernel resource that all share");
         let Some(failed) = control.fail(&id, &reason(share, amount)).await? else { return Ok(None) };
         control.publish_action("kernel_freed", Some(&id), json!({"share": name(share), "amount": amount}));
@@ -138,20 +137,20 @@ fn name(share: KernelShare) -> &'static str {
 }
 
 /// Returns the box of this server that takes most of a resource.
-async fn largest(control: &Control, share: KernelShare) -> Result<Option<(u64, Sandbox)>> {
-    let measured = by_provider(control).await?.into_iter().filter_map(|(provider, boxes)| {
-        let entry = control.registry().get(&provider)?;
-        Some(measure(entry.provider.as_ref(), boxes, share))
-    });
+async fn largest(control: &Control, share: KernelShare) -> Result<Option<(u64, SandboxId)>> {
+    let mut measured = Vec::new();
+    for entry in control.registry().entries() {
+        let boxes = of_provider(control, entry.provider.name()).await?;
+        measured.push(measure(entry.provider.as_ref(), boxes, share));
+    }
     let measured = join_all(measured).await.into_iter().flatten();
     Ok(measured.max_by_key(|(amount, _)| *amount))
 }
 
-async fn measure(provider: &dyn Provider, boxes: Vec<Sandbox>, share: KernelShare) -> Vec<(u64, Sandbox)> {
-    let amounts =
-        stream::iter(boxes).map(|sandbox| async move { (provider.kernel_usage(&sandbox.id, share).await, sandbox) });
+async fn measure(provider: &dyn Provider, boxes: Vec<SandboxId>, share: KernelShare) -> Vec<(u64, SandboxId)> {
+    let amounts = stream::iter(boxes).map(|id| async move { (provider.kernel_usage(&id, share).await, id) });
     let amounts = amounts.buffer_unordered(AT_ONCE).take_until(tokio::time::sleep(MEASURING_MAX));
-    amounts.filter_map(|(amount, sandbox)| std::future::ready(amount.map(|amount| (amount, sandbox)))).collect().await
+    amounts.filter_map(|(amount, id)| std::future::ready(amount.map(|amount| (amount, id)))).collect().await
 }
 
 #[cfg(test)]
@@ -215,7 +214,7 @@ mod test {
         let spawn = app.control.spawn(SpawnRequest { options, ..SpawnRequest::default() });
         let end = async {
             let id = loop {
-                let made = app.control.store().in_state(State::Creating, 1).await.unwrap();
+                let made = app.control.store().in_state(State::Creating, None, 1).await.unwrap().sandboxes;
                 let is_there = async |id: &SandboxId| provider.mock.guest(id).await.is_ok();
                 match made.first() {
                     Some(row) if is_there(&row.id).await => break row.id.clone(),

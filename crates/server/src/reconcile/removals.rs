@@ -18,6 +18,8 @@ use crate::control::Sandbox;
 const RETRY_MIN: Duration = Duration::from_secs(1);
 /// Maximum pause between two attempts.
 const RETRY_MAX: Duration = Duration::from_secs(60);
+/// Time after which a failure is forgotten if no attempt follows that is due.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 /// Maximum number of concurrent removals of one runtime.
 const AT_ONCE: usize = 16;
 /// Time to wait for a removal before the next one begins; the removal itself goes on.
@@ -45,20 +47,24 @@ pub(super) struct Removals {
 }
 
 impl Removals {
+    /// Takes the outcomes of tasks that have ended, and forgets old failures.
+    pub(super) fn update(&mut self) {
+        while let Some(ended) = self.tasks.try_join_next() {
+            self.take(ended);
+        }
+        self.backoff.forget_old(Instant::now());
+    }
+
     /// Returns whether the sandbox's removal may be attempted now.
-    pub(super) fn is_due(&self, id: &SandboxId) -> bool {
-        self.backoff.is_due(id, Instant::now())
+    pub(super) fn is_due(&self, sandbox: &Sandbox) -> bool {
+        !self.busy.contains(&runtime_of(sandbox)) && self.backoff.is_due(&sandbox.id, Instant::now())
     }
 
     /// Begins removals. Those of a runtime whose task is still busy are left to the next round.
     pub(super) fn begin(&mut self, control: &Arc<Control>, doomed: Vec<Doomed>) {
-        while let Some(ended) = self.tasks.try_join_next() {
-            self.take(ended);
-        }
         let mut runtimes: HashMap<Runtime, Vec<Doomed>> = HashMap::new();
         for one in doomed {
-            let runtime = (one.sandbox.worker.clone(), one.sandbox.provider.clone());
-            runtimes.entry(runtime).or_default().push(one);
+            runtimes.entry(runtime_of(&one.sandbox)).or_default().push(one);
         }
         for (runtime, doomed) in runtimes {
             if self.busy.insert(runtime.clone()) {
@@ -66,11 +72,6 @@ impl Removals {
                 self.tasks.spawn(async move { (runtime, remove_all(&control, doomed).await) });
             }
         }
-    }
-
-    /// Forgets failed attempts on sandboxes that are gone, so that the map stays bounded.
-    pub(super) fn keep(&mut self, present: &HashSet<&SandboxId>) {
-        self.backoff.tries.retain(|id, _| present.contains(id));
     }
 
     /// Waits until no removal is under way.
@@ -96,6 +97,10 @@ impl Removals {
             }
         }
     }
+}
+
+fn runtime_of(sandbox: &Sandbox) -> Runtime {
+    (sandbox.worker.clone(), sandbox.provider.clone())
 }
 
 /// Removes boxes of one runtime. Returns the ids of those that are not removed yet.
@@ -133,6 +138,12 @@ impl Backoff {
         let pause = self.tries.get(&id).map_or(RETRY_MIN, |(pause, _)| (*pause * 2).min(RETRY_MAX));
         self.tries.insert(id, (pause, now + pause));
     }
+
+    /// Forgets attempts that were not repeated when they were due, for example because the
+    /// sandbox is gone.
+    fn forget_old(&mut self, now: Instant) {
+        self.tries.retain(|_, (_, next)| now < *next + FORGOTTEN_AFTER);
+    }
 }
 
 #[cfg(test)]
@@ -141,10 +152,9 @@ mod test {
 
     #[test]
     fn tries_to_remove_become_rarer_and_are_forgotten() {
-        let (a, b) = (SandboxId::from_entropy([1; 10]), SandboxId::from_entropy([2; 10]));
+        let a = SandboxId::from_entropy([1; 10]);
         let start = Instant::now();
-        let mut removals = Removals::default();
-        let backoff = &mut removals.backoff;
+        let mut backoff = Backoff::default();
         assert!(backoff.is_due(&a, start));
         backoff.failed(a.clone(), start);
         assert!(!backoff.is_due(&a, start + RETRY_MIN / 2));
@@ -154,7 +164,9 @@ mod test {
         }
         assert!(!backoff.is_due(&a, start + RETRY_MAX / 2));
         assert!(backoff.is_due(&a, start + RETRY_MAX));
-        removals.keep(&HashSet::from([&b]));
-        assert!(removals.backoff.tries.is_empty());
+        backoff.forget_old(start + RETRY_MAX);
+        assert!(!backoff.tries.is_empty());
+        backoff.forget_old(start + RETRY_MAX + FORGOTTEN_AFTER);
+        assert!(backoff.tries.is_empty());
     }
 }

@@ -8,6 +8,8 @@ use super::*;
 use crate::control::NewSnapshotRequest;
 use crate::control::SpawnRequest;
 use crate::test::harness::{self, TestApp, TestProvider};
+use store::NewSandbox;
+use store::workers::PlacementFilter;
 
 /// Deadline for each wait of a test.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -137,6 +139,35 @@ async fn a_box_that_a_request_removes_during_a_comparison_is_no_orphan() {
     two.first.remove_after_inventory(&id);
     assert!(two.app.control.reconcile_provider("first").await.unwrap().is_empty());
     assert!(two.first.stopped.lock().is_empty(), "it is removed once more");
+}
+
+#[tokio::test]
+async fn everything_that_a_crash_left_is_removed_however_much_it_is() {
+    let (app, _, id) = with_a_box().await;
+    let row = app.control.store().sandbox(&id).await.unwrap().unwrap();
+    let placement = PlacementFilter { stale_after: LONG, lease_ttl: LONG, here: true, reachable: [].into() };
+    let ids: Vec<SandboxId> = (0..LEFT_MAX + 10).map(|_| SandboxId::from_entropy(rand::random())).collect();
+    for (n, id) in ids.iter().enumerate() {
+        let new = NewSandbox {
+            sandbox: Sandbox { id: id.clone(), state: State::Creating, ..row.clone() },
+            egress: domain::SandboxEgress::default(),
+            caps: domain::Caps::default(),
+            key: None,
+            placement: placement.clone(),
+            pool: None,
+        };
+        app.control.store().admit(&new).await.unwrap();
+        if n % 2 == 0 {
+            app.control.begin_destroy(id, StopReason::Requested).await.unwrap();
+        }
+    }
+    for _ in 0..3 {
+        settle(&app.control).await;
+    }
+    for id in &ids {
+        assert_eq!(app.state(id).await, State::Destroyed);
+    }
+    assert_eq!(app.state(&id).await, State::Running);
 }
 
 /// Returns a service with a sandbox of `mock`.

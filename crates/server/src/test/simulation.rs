@@ -261,8 +261,9 @@ impl Life {
         let mut rounds = 0;
         loop {
             reconcile::settle(&self.app.control).await;
-            let unfinished = [State::Creating, State::Destroying].map(|state| self.store.in_state(state, 1000));
-            let unfinished: usize = join_all(unfinished).await.into_iter().map(|rows| rows.unwrap().len()).sum();
+            let unfinished = [State::Creating, State::Destroying].map(|state| self.store.in_state(state, None, 1000));
+            let unfinished: usize =
+                join_all(unfinished).await.into_iter().map(|page| page.unwrap().sandboxes.len()).sum();
             if unfinished == 0 && !self.app.control.is_busy() {
                 break;
             }
@@ -272,7 +273,7 @@ impl Life {
         }
         reconcile::settle(&self.app.control).await;
 
-        let running = self.store.in_state(State::Running, 1000).await.unwrap();
+        let running = self.store.in_state(State::Running, None, 1000).await.unwrap().sandboxes;
         let rows: BTreeSet<SandboxId> = running.iter().map(|row| row.id.clone()).collect();
         let provider = Arc::clone(&self.app.control.registry().get("mock").unwrap().provider);
         let boxes: BTreeSet<SandboxId> =

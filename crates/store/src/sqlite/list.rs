@@ -1,12 +1,13 @@
 //! The list of sandboxes.
 
-use domain::{OwnerId, Timestamp};
+use domain::{OwnerId, SandboxId, State, Timestamp};
+use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row};
 
 use super::super::error::Result;
 use super::super::sandboxes::{Cursor, ListFilter, Page};
 use super::connections::Connections;
-use super::rows::{SANDBOX_COLUMNS, metadata_text, ms, sandbox};
+use super::rows::{SANDBOX_COLUMNS, metadata_text, ms, sandbox, sandbox_id};
 
 /// Reads one page of the list. Without a filter on labels the cost depends on the size of the
 /// page only: an index yields the rows in their order.
@@ -38,9 +39,52 @@ pub(super) async fn page(pool: &Connections, filter: &ListFilter, now: Timestamp
         // One more row shows whether there is a next page.
         query.push(" LIMIT ").push_bind(i64::from(limit) + 1);
     }
-    let mut rows = query.build().fetch_all(pool).await?;
+    read(query.build().fetch_all(pool).await?, filter.limit)
+}
+
+/// Reads one page of the sandboxes in a state, oldest first. The cost depends on the size of the
+/// page only.
+pub(super) async fn in_state(pool: &Connections, state: State, after: Option<Cursor>, limit: u32) -> Result<Page> {
+    let sql = format!(
+        "SELECT rowid AS row, {SANDBOX_COLUMNS} FROM sandboxes WHERE state = $1 \
+         AND (created_at, rowid) > ($2, $3) ORDER BY created_at, rowid LIMIT $4"
+    );
+    let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(state.as_str())
+        .bind(after.map_or(i64::MIN, |after| after.created_at_ms))
+        .bind(after.map_or(i64::MIN, |after| after.row))
+        .bind(i64::from(limit) + 1)
+        .fetch_all(pool)
+        .await?;
+    read(rows, Some(limit))
+}
+
+/// Reads the ids of the sandboxes on a worker that are in one of these states.
+pub(super) async fn ids_in(
+    pool: &Connections,
+    states: &[State],
+    worker: &str,
+    provider: Option<&str>,
+) -> Result<Vec<SandboxId>> {
+    let mut query = QueryBuilder::new("SELECT id FROM sandboxes WHERE worker_id = ");
+    query.push_bind(worker.to_owned());
+    if let Some(provider) = provider {
+        query.push(" AND provider = ").push_bind(provider.to_owned());
+    }
+    query.push(" AND state IN (");
+    let mut listed = query.separated(", ");
+    for state in states {
+        listed.push_bind(state.as_str());
+    }
+    query.push(")");
+    let rows = query.build().fetch_all(pool).await?;
+    rows.iter().map(|row| sandbox_id(&row.try_get::<String, _>("id")?)).collect()
+}
+
+/// Returns the page that these rows make: there is a next page if they are more than `limit`.
+fn read(mut rows: Vec<SqliteRow>, limit: Option<u32>) -> Result<Page> {
     let mut next = None;
-    if let Some(limit) = filter.limit.and_then(|limit| usize::try_from(limit).ok())
+    if let Some(limit) = limit.and_then(|limit| usize::try_from(limit).ok())
         && rows.len() > limit
     {
         rows.truncate(limit);

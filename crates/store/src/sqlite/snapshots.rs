@@ -16,9 +16,9 @@ const COLUMNS: &str = "id, name, owner_id, sandbox_id, provider, image, memory_m
                        temporary, has_memory, size_bytes, created_at";
 
 fn read(row: &SqliteRow) -> Result<Snapshot> {
-    let (id, state): (String, String) = (row.try_get("id")?, row.try_get("state")?);
+    let state: String = row.try_get("state")?;
     Ok(Snapshot {
-        id: SnapshotId::parse(&id).map_err(|_| Error::Corrupt(format!("snapshot id `{id}`")))?,
+        id: snapshot_id(row)?,
         name: row.try_get("name")?,
         owner: row.try_get::<Option<String>, _>("owner_id")?.map(OwnerId::stored),
         sandbox: sandbox_id(row.try_get("sandbox_id")?)?,
@@ -31,6 +31,11 @@ fn read(row: &SqliteRow) -> Result<Snapshot> {
         size_bytes: count(row.try_get("size_bytes")?),
         created_at: crate::clock::from_ms(row.try_get("created_at")?),
     })
+}
+
+fn snapshot_id(row: &SqliteRow) -> Result<SnapshotId> {
+    let id: String = row.try_get("id")?;
+    SnapshotId::parse(&id).map_err(|_| Error::Corrupt(format!("snapshot id `{id}`")))
 }
 
 fn signed(number: u64) -> i64 {
@@ -133,6 +138,12 @@ impl SnapshotStore for Sqlite {
             .fetch_all(&self.readers)
             .await?;
         rows.iter().map(read).collect()
+    }
+
+    async fn snapshots_of(&self, provider: &str) -> Result<Vec<SnapshotId>> {
+        let sql = "SELECT id FROM snapshots WHERE state = 'ready' AND provider = $1";
+        let rows = sqlx::query(sql).bind(provider).fetch_all(&self.readers).await?;
+        rows.iter().map(snapshot_id).collect()
     }
 
     async fn unfinished_snapshots(&self) -> Result<Vec<Snapshot>> {

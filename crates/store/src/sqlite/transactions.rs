@@ -12,7 +12,7 @@ use sqlx::Row;
 use super::super::admission::{Admitted, NewSandbox};
 use super::super::error::{Error, Result};
 use super::super::quotas::{OwnerQuota, QuotaSummary};
-use super::super::sandboxes::{Applied, Change, Counts, ListFilter, Page, Sandbox};
+use super::super::sandboxes::{Applied, Change, Counts, Cursor, ListFilter, Page, Sandbox};
 use super::super::secrets::{NewSecret, StoredSecret};
 use super::super::templates::{Inserted, Template};
 use super::super::transactions::Store;
@@ -152,11 +152,12 @@ impl Store for Sqlite {
         rows.iter().map(|row| rows::sandbox_id(&row.try_get::<String, _>("id")?)).collect()
     }
 
-    async fn in_state(&self, state: State, limit: u32) -> Result<Vec<Sandbox>> {
-        let sql = format!("SELECT {SANDBOX_COLUMNS} FROM sandboxes WHERE state = $1 ORDER BY created_at LIMIT $2");
-        let rows =
-            sqlx::query(sqlx::AssertSqlSafe(sql)).bind(state.as_str()).bind(limit).fetch_all(&self.readers).await?;
-        rows.iter().map(sandbox).collect()
+    async fn in_state(&self, state: State, after: Option<Cursor>, limit: u32) -> Result<Page> {
+        list::in_state(&self.readers, state, after, limit).await
+    }
+
+    async fn ids_in(&self, states: &[State], worker: &str, provider: Option<&str>) -> Result<Vec<SandboxId>> {
+        list::ids_in(&self.readers, states, worker, provider).await
     }
 
     async fn with_auto_pause(&self) -> Result<Vec<Sandbox>> {
@@ -167,17 +168,6 @@ impl Store for Sqlite {
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&self.readers).await?;
         rows.iter().map(sandbox).collect()
-    }
-
-    async fn running(&self, worker: &str, provider: Option<&str>) -> Result<Vec<SandboxId>> {
-        let rows = sqlx::query(
-            "SELECT id FROM sandboxes WHERE state IN ('running', 'paused') AND worker_id = $1 AND ($2 IS NULL OR provider = $2)",
-        )
-        .bind(worker)
-        .bind(provider)
-        .fetch_all(&self.readers)
-        .await?;
-        rows.iter().map(|row| rows::sandbox_id(&row.try_get::<String, _>("id")?)).collect()
     }
 
     async fn egress(&self, id: &SandboxId) -> Result<Option<SandboxEgress>> {

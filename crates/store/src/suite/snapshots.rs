@@ -60,11 +60,14 @@ async fn a_row_is_read_back_and_listed_when_it_is_ready(store: &dyn Store) {
     assert_eq!(store.complete_snapshot(&id(1), 7, true, FREE).await.unwrap(), Some(ready.clone()));
     assert_eq!(store.complete_snapshot(&id(1), 8, false, FREE).await.unwrap(), None, "it is completed once");
     assert_eq!(store.snapshots(&SnapshotFilter::default(), None, 9).await.unwrap(), std::slice::from_ref(&ready));
+    assert_eq!(store.snapshots_of("mock").await.unwrap(), [id(1)]);
+    assert_eq!(store.snapshots_of("native").await.unwrap(), []);
     assert_eq!(store.unfinished_snapshots().await.unwrap(), []);
     let going = Snapshot { state: SnapshotState::Destroying, ..ready };
     assert_eq!(store.begin_snapshot_removal(&id(1)).await.unwrap(), Some(going.clone()));
     assert_eq!(store.complete_snapshot(&id(1), 8, false, FREE).await.unwrap(), None);
     assert_eq!(store.unfinished_snapshots().await.unwrap(), [going]);
+    assert_eq!(store.snapshots_of("mock").await.unwrap(), []);
     assert!(store.delete_snapshot(&id(1)).await.unwrap());
     assert!(!store.delete_snapshot(&id(1)).await.unwrap());
     assert_eq!(store.begin_snapshot_removal(&id(1)).await.unwrap(), None);

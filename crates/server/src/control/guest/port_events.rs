@@ -18,7 +18,7 @@ impl Control {
     /// If the store fails.
     pub async fn watch_all_ports(self: &Arc<Self>) -> Result<()> {
         let Some(interval) = self.port_watch.interval() else { return Ok(()) };
-        let running = self.store.running(LOCAL_WORKER, None).await?;
+        let running = self.store.ids_in(&[State::Running, State::Paused], LOCAL_WORKER, None).await?;
         for id in self.port_watch.unwatched(running) {
             if !self.is_in_hand(&id) {
                 let (control, of) = (Arc::clone(self), id.clone());

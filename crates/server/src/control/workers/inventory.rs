@@ -65,7 +65,7 @@ impl Control {
         let seen = Instant::now();
         // Rows are read first. A box created after this read is in `in_progress`, or has a row below.
         self.settle_pauses(runtime, name, (worker, provider)).await?;
-        let mut rows = self.store.running(worker, provider).await?;
+        let mut rows = self.store.ids_in(&[State::Running, State::Paused], worker, provider).await?;
         let found = listed_by(runtime, name).await?;
         let alive: HashSet<&SandboxId> = found.iter().filter(|found| found.alive).map(|found| &found.id).collect();
         if let Some(provider) = provider {

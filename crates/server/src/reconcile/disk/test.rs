@@ -100,7 +100,7 @@ async fn a_provider_that_does_not_measure_its_boxes_does_not_hold_up_the_look() 
     heavy.hang();
     let started = tokio::time::Instant::now();
     let app = TestApp::builder().provider(TestProvider::new("mock")).start().await;
-    let silent = app.control.spawn(SpawnRequest::default()).await.unwrap().sandbox;
+    let silent = app.control.spawn(SpawnRequest::default()).await.unwrap().sandbox.id;
     assert_eq!(measure(heavy.as_ref(), vec![silent]).await, []);
     assert!(started.elapsed() <= MEASURING_MAX + Duration::from_secs(1));
 }
