@@ -32,7 +32,7 @@ use super::service::Control;
 use super::templates::TEMPLATE_LABEL;
 use super::unavailable::Unavailable;
 use super::wait::{WAIT_MAX, WaitFor};
-use super::warm::pool::{WarmBox, WarmCheck};
+use super::warm::pool::{WarmAnswer, WarmBox};
 use super::warm::snapshots::WarmSnapshot;
 use super::workers::placement::{LOCAL_WORKER, Offer};
 use crate::admission::{Granted, Refused};
@@ -99,8 +99,8 @@ struct Order {
 pub(super) struct Claim {
     /// Entry of the pool that the box was of.
     pub(super) entry: usize,
-    /// Check of the box, which may have died meanwhile.
-    pub(super) check: WarmCheck,
+    /// Answer of the box to its deadline. An error if it has died.
+    pub(super) answer: WarmAnswer,
 }
 
 /// A validated request, before admission.
@@ -243,18 +243,20 @@ impl Control {
                 claimed.sandbox.state = State::Running;
             }
             let in_progress = self.spawns.begin(warm.id());
-            let check = self.check_warm(&warm, ttl + ORPHAN_GRACE);
+            let answer = self.set_warm_deadline(&warm, ttl + ORPHAN_GRACE);
             let admission = pin!(self.admission.admit(claimed, ttl));
-            let (granted, check) = match check {
-                // At once: the two take the same time. A refused spawn leaves a paused box paused.
-                WarmCheck::Ask(answer) if !warm.ready().is_paused => match select(admission, answer).await {
-                    Either::Left((granted, answer)) => (granted, WarmCheck::Ask(answer)),
-                    Either::Right((answered, admission)) => (admission.await, WarmCheck::Ask(ready(answered).boxed())),
-                },
-                check @ (WarmCheck::Ask(_) | WarmCheck::Look(_)) => (admission.await, check),
+            let (granted, answer) = if warm.ready().is_paused {
+                // A refused spawn leaves a paused box paused.
+                (admission.await, answer)
+            } else {
+                // At once, because the two take the same time.
+                match select(admission, answer).await {
+                    Either::Left((granted, answer)) => (granted, answer),
+                    Either::Right((answered, admission)) => (admission.await, ready(answered).boxed()),
+                }
             };
             match granted {
-                Ok(granted) => return Ok((in_progress, granted, Some(Claim { entry: warm.used(), check }))),
+                Ok(granted) => return Ok((in_progress, granted, Some(Claim { entry: warm.used(), answer }))),
                 Err(refused) => {
                     // After a fault of the store there may be a row.
                     if !matches!(refused, Refused::Store(_) | Refused::Closed) {
