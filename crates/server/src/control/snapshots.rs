@@ -88,12 +88,11 @@ impl Control {
                 sandbox.provider
             )));
         }
-        // One after the other, so that those of one sandbox have no more than one of the places.
-        let _after_others = self.snapshotting.turns.take(&sandbox.id).await;
-        let _place = self.snapshotting.in_progress.place().await;
+        // The sandbox is neither paused nor resumed while its snapshot is taken. The lock comes before the
+        // permit, because snapshots of one sandbox would else take all permits.
+        let _lock = self.pauses.turns.take(&sandbox.id).await;
+        let _permit = self.snapshotting.in_progress.place().await;
         let started = Instant::now();
-        // It is neither paused nor resumed meanwhile.
-        let _turn = self.pauses.turns.take(&sandbox.id).await;
         if !is_wanted() {
             return Err(Conflict::CallerGone.into());
         }

@@ -20,8 +20,6 @@ pub(in crate::control) const QUEUED_MAX: usize = 64;
 pub(in crate::control) struct Snapshotting {
     /// Snapshots that this process is taking or removing now.
     pub(in crate::control) in_progress: SnapshotsInProgress,
-    /// Locks of sandboxes, so that one sandbox holds at most one permit.
-    pub(in crate::control) turns: KeyedLock,
     /// Locks to make images of snapshots.
     pub(in crate::control) images: KeyedLock<SnapshotId>,
 }
