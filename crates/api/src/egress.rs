@@ -48,36 +48,43 @@ pub struct EgressPolicy {
 
 impl PartialSchema for EgressPolicy {
     fn schema() -> RefOr<Schema> {
-        let entries = |max, description: &str| {
-            let entries = ArrayBuilder::new().items(Ref::from_schema_name(EgressEntry::name()));
-            entries.max_items(Some(max)).description(Some(description))
-        };
-        let secrets = |max| {
-            let secrets = ArrayBuilder::new().items(Ref::from_schema_name(SecretUse::name())).max_items(Some(max));
-            secrets.description(Some("Secrets that the server sends to the hosts they are bound to."))
-        };
-        let policy = |title, mode: EgressMode, allowed_max, secrets_max| {
-            let modes = [serde_json::json!(mode)];
-            let mode = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(modes));
-            ObjectBuilder::new()
-                .title(Some(title))
-                .property("mode", mode.description(Some("Connections that are allowed.")))
-                .property("allow", entries(allowed_max, "Targets that `allow-list` allows."))
-                .property("deny", entries(ENTRIES_MAX, "Targets that no mode allows; takes precedence over `allow`."))
-                .property("secrets", secrets(secrets_max))
-                .required("mode")
-                .additional_properties(Some(AdditionalProperties::FreeForm(false)))
-        };
         let policies = OneOfBuilder::new()
             .description(Some(
                 "Policy for connections out of a sandbox; at most 1,000 entries and 32 KiB in total. `allow` is only \
                  for `allow-list`, and `secrets` is not for `none`.",
             ))
-            .item(policy("AllowListEgress", EgressMode::AllowList, ENTRIES_MAX, SECRETS_MAX))
-            .item(policy("OpenEgress", EgressMode::Open, 0, SECRETS_MAX))
-            .item(policy("NoEgress", EgressMode::None, 0, 0));
+            .item(policy_schema("AllowListEgress", EgressMode::AllowList, ENTRIES_MAX, SECRETS_MAX))
+            .item(policy_schema("OpenEgress", EgressMode::Open, 0, SECRETS_MAX))
+            .item(policy_schema("NoEgress", EgressMode::None, 0, 0));
         RefOr::T(policies.into())
     }
+}
+
+/// Returns the schema of the policies with one mode.
+fn policy_schema(title: &str, mode: EgressMode, allowed_max: usize, secrets_max: usize) -> ObjectBuilder {
+    let mode = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .enum_values(Some([serde_json::json!(mode)]))
+        .description(Some("Connections that are allowed."));
+    let secrets = ArrayBuilder::new()
+        .items(Ref::from_schema_name(SecretUse::name()))
+        .max_items(Some(secrets_max))
+        .description(Some("Secrets that the server sends to the hosts they are bound to."));
+    ObjectBuilder::new()
+        .title(Some(title))
+        .property("mode", mode)
+        .property("allow", entries_schema(allowed_max, "Targets that `allow-list` allows."))
+        .property("deny", entries_schema(ENTRIES_MAX, "Targets that no mode allows; takes precedence over `allow`."))
+        .property("secrets", secrets)
+        .required("mode")
+        .additional_properties(Some(AdditionalProperties::FreeForm(false)))
+}
+
+fn entries_schema(max: usize, description: &str) -> ArrayBuilder {
+    ArrayBuilder::new()
+        .items(Ref::from_schema_name(EgressEntry::name()))
+        .max_items(Some(max))
+        .description(Some(description))
 }
 
 impl ToSchema for EgressPolicy {

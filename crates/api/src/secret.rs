@@ -39,70 +39,76 @@ pub struct SecretRequest {
 
 impl PartialSchema for SecretRequest {
     fn schema() -> RefOr<Schema> {
-        let text = |pattern: &str, description: &str| {
-            let text = ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern));
-            text.description(Some(description))
-        };
-        let optional_text = |pattern: &str, description: &str| {
-            text(pattern, description).schema_type(SchemaType::from_iter([Type::String, Type::Null]))
-        };
-        let null = || ObjectBuilder::new().schema_type(Type::Null);
-        let list = |name, description: &str| {
-            let list = ArrayBuilder::new().items(Ref::from_schema_name(name)).max_items(Some(LISTED_MAX));
-            list.description(Some(description))
-        };
-        let secret = |title, value: ObjectBuilder| {
-            ObjectBuilder::new()
-                .title(Some(title))
-                .property("value", value.max_length(Some(8192)).write_only(true))
-                .property("owners", list(OwnerId::name(), "Owners whose sandboxes may use it; all if absent."))
-                .required("value")
-                .additional_properties(Some(AdditionalProperties::FreeForm(false)))
-        };
-        let of_hosts = secret(
+        let of_hosts = secret_schema(
             "RequestSecret",
-            text(
+            text_schema(
                 r"^[!-~]([ -~]{0,8190}[!-~])?$",
                 "The value, which no answer ever shows: printable ASCII characters without leading or trailing spaces.",
             ),
         )
         .property(
             "hosts",
-            list(
-                SecretHost::name(),
+            list_schema(
+                &SecretHost::name(),
                 "Hosts that it is sent to over HTTPS: names, or all names below one; port 443 if none is given.",
             )
             .min_items(Some(1)),
         )
         .property(
             "header",
-            optional_text(
+            optional_text_schema(
                 r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$",
                 "Name of the header that it is sent in; `authorization` by default.",
             ),
         )
         .property(
             "form",
-            optional_text(
+            optional_text_schema(
                 r"^(plain|bearer|basic:[!-9;-~]{0,256})$",
                 "Form of the header's value: `plain`, `bearer`, or `basic:` followed by a user, with the value as the \
                  password. The default is `bearer`, or `plain` for a header other than `authorization`.",
             ),
         )
         .required("hosts");
-        let of_commands = secret(
+        let of_commands = secret_schema(
             "CommandSecret",
-            text(r"^[\x01-\x7f]{1,8192}$", "The value, which no answer ever shows: 1 to 8,192 bytes without NUL."),
+            text_schema(
+                r"^[\x01-\x7f]{1,8192}$",
+                "The value, which no answer ever shows: 1 to 8,192 bytes without NUL.",
+            ),
         )
         .property("hosts", ArrayBuilder::new().items(Ref::from_schema_name(SecretHost::name())).max_items(Some(0)))
-        .property("header", null())
-        .property("form", null());
+        .property("header", ObjectBuilder::new().schema_type(Type::Null))
+        .property("form", ObjectBuilder::new().schema_type(Type::Null));
         let either = OneOfBuilder::new().description(Some(
             "A secret that the server adds to requests to its hosts, or a secret for variables of commands. A secret \
              for hosts never enters a sandbox.",
         ));
         RefOr::T(either.item(of_hosts).item(of_commands).into())
     }
+}
+
+/// Returns the schema of the fields that secrets for hosts and secrets for commands share.
+fn secret_schema(title: &str, value: ObjectBuilder) -> ObjectBuilder {
+    ObjectBuilder::new()
+        .title(Some(title))
+        .property("value", value.max_length(Some(8192)).write_only(true))
+        .property("owners", list_schema(&OwnerId::name(), "Owners whose sandboxes may use it; all if absent."))
+        .required("value")
+        .additional_properties(Some(AdditionalProperties::FreeForm(false)))
+}
+
+fn text_schema(pattern: &str, description: &str) -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).description(Some(description))
+}
+
+fn optional_text_schema(pattern: &str, description: &str) -> ObjectBuilder {
+    text_schema(pattern, description).schema_type(SchemaType::from_iter([Type::String, Type::Null]))
+}
+
+/// Returns the schema of a list whose items have the schema `item`.
+fn list_schema(item: &str, description: &str) -> ArrayBuilder {
+    ArrayBuilder::new().items(Ref::from_schema_name(item)).max_items(Some(LISTED_MAX)).description(Some(description))
 }
 
 impl ToSchema for SecretRequest {
