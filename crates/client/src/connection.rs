@@ -387,30 +387,34 @@ fn header_value(name: &'static str, value: &str) -> Result<HeaderValue> {
 fn socket_of(text: &str) -> Result<Option<String>> {
     let Some(path) = text.trim().strip_prefix("unix://") else { return Ok(None) };
     if !path.starts_with('/') || path.contains('\0') {
-        return Err(Error::Argument {
-            name: "the server's URL",
-            reason: format!("`{}` needs an absolute path; write it like unix:///run/tidebox/socket", text.trim()),
-        });
+        return Err(invalid_url(format!(
+            "`{}` needs an absolute path; write it like unix:///run/tidebox/socket",
+            text.trim()
+        )));
     }
     Ok(Some(path.to_owned()))
 }
 
 fn base_url_of(text: &str) -> Result<Url> {
-    let refuse = |reason: String| Error::Argument { name: "the server's URL", reason };
     let example = "write it like http://127.0.0.1:7423";
-    let url = Url::parse(text.trim()).map_err(|error| refuse(format!("`{text}` is not valid: {error}; {example}")))?;
+    let url =
+        Url::parse(text.trim()).map_err(|error| invalid_url(format!("`{text}` is not valid: {error}; {example}")))?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(refuse(format!("`{text}` has the scheme `{}`; {example}", url.scheme())));
+        return Err(invalid_url(format!("`{text}` has the scheme `{}`; {example}", url.scheme())));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(refuse(
+        return Err(invalid_url(
             "contains a user name or password, which is not supported; set TIDEBOX_API_KEY instead".into(),
         ));
     }
     if url.query().is_some() || url.fragment().is_some() {
-        return Err(refuse(format!("`{text}` has a query or a fragment; {example}")));
+        return Err(invalid_url(format!("`{text}` has a query or a fragment; {example}")));
     }
     Ok(url)
+}
+
+fn invalid_url(reason: String) -> Error {
+    Error::Argument { name: "the server's URL", reason }
 }
 
 fn is_loopback(url: &Url) -> bool {

@@ -1,5 +1,6 @@
 //! Event stream and audit history.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use api::{AuditEntry, Event};
@@ -51,16 +52,15 @@ pub struct AuditQuery {
 
 impl AuditQuery {
     fn path(&self, format: Option<&str>) -> String {
-        let number = |value: Option<u32>| value.map(|value| value.to_string());
         let pairs = [
             ("actor", self.actor.clone()),
             ("action", self.action.clone()),
             ("method", self.method.clone()),
-            ("status", number(self.status.map(u32::from))),
+            ("status", self.status.map(|status| status.to_string())),
             ("path", self.path.clone()),
             ("since", self.since.clone()),
             ("until", self.until.clone()),
-            ("limit", number(self.limit)),
+            ("limit", self.limit.map(|limit| limit.to_string())),
             ("cursor", self.cursor.clone()),
             ("format", format.map(str::to_owned)),
         ];
@@ -77,7 +77,8 @@ impl Client {
     /// # Errors
     /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
     pub async fn events(&self, asked: &EventQuery) -> Result<EventStream> {
-        let (types, after) = (asked.types.join(","), asked.after.map(|id| id.to_string()));
+        let types = asked.types.join(",");
+        let after = asked.after.map(|id| id.to_string());
         let mut pairs = Vec::new();
         if !types.is_empty() {
             pairs.push(("type", types.as_str()));
@@ -181,8 +182,7 @@ impl EventStream {
 
     /// Parses a line and returns the event that it completes, if any.
     fn line(&mut self, line: &[u8]) -> Result<Option<Event>> {
-        let wrong = |reason: String| self.client.protocol(format!("cannot parse an event: {reason}"));
-        let line = std::str::from_utf8(line).map_err(|error| wrong(error.to_string()))?;
+        let line = std::str::from_utf8(line).map_err(|error| self.unparsable(&error))?;
         let line = line.strip_suffix('\r').unwrap_or(line);
         if !line.is_empty() {
             let (name, value) = line.split_once(':').unwrap_or((line, ""));
@@ -202,9 +202,15 @@ impl EventStream {
             return Ok(None);
         }
         let Fields { id, data } = std::mem::take(&mut self.fields);
-        let event =
-            data.map(|data| serde_json::from_str(&data).map_err(|error| wrong(error.to_string()))).transpose()?;
+        let event = match data {
+            Some(data) => Some(serde_json::from_str(&data).map_err(|error| self.unparsable(&error))?),
+            None => None,
+        };
         self.last_id = id.or(self.last_id);
         Ok(event)
+    }
+
+    fn unparsable(&self, reason: &dyn Display) -> Error {
+        self.client.protocol(format!("cannot parse an event: {reason}"))
     }
 }

@@ -1,5 +1,6 @@
 //! Commands: buffered and streamed.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use api::{ChunkStream, ExecChunk, ExecRequest, ExecResult, FRAMES_TYPE, PROCESS_HEADER, SocketOutput, TextEncoding};
@@ -331,19 +332,17 @@ impl Chunks {
         if line.iter().all(u8::is_ascii_whitespace) {
             return Ok(None);
         }
-        let client = &self.client;
-        let wrong = |reason: String| client.protocol(format!("cannot parse an output line: {reason}"));
-        let chunk: ExecChunk = serde_json::from_slice(line).map_err(|error| wrong(error.to_string()))?;
+        let chunk: ExecChunk = serde_json::from_slice(line).map_err(|error| self.unparsable(&error))?;
         self.seq = chunk.seq.or(self.seq);
         match chunk.stream {
             ChunkStream::Exit => {
-                let code = chunk.data.parse().map_err(|_| wrong("the exit code is not a number".into()))?;
+                let code = chunk.data.parse().map_err(|_| self.unparsable(&"the exit code is not a number"))?;
                 let ExecChunk { timed_out, oom_killed, pids_exhausted, .. } = chunk;
                 let exit = Exit { code, timed_out, oom_killed, pids_exhausted };
                 return Ok(Some(Chunk::Exit(exit)));
             }
             ChunkStream::Gap => {
-                let bytes = chunk.data.parse().map_err(|_| wrong("the size of the gap is not a number".into()))?;
+                let bytes = chunk.data.parse().map_err(|_| self.unparsable(&"the size of the gap is not a number"))?;
                 return Ok(Some(Chunk::Gap(bytes)));
             }
             ChunkStream::Stdout | ChunkStream::Stderr => {}
@@ -353,9 +352,13 @@ impl Chunks {
         }
         // Decoded in place: a chunk may be large.
         let mut data = chunk.data.into_bytes();
-        let length = STANDARD.decode_inplace(&mut data).map_err(|error| wrong(error.to_string()))?.len();
+        let length = STANDARD.decode_inplace(&mut data).map_err(|error| self.unparsable(&error))?.len();
         data.truncate(length);
         let data = Bytes::from(data);
         Ok(Some(if chunk.stream == ChunkStream::Stdout { Chunk::Stdout(data) } else { Chunk::Stderr(data) }))
+    }
+
+    fn unparsable(&self, reason: &dyn Display) -> Error {
+        self.client.protocol(format!("cannot parse an output line: {reason}"))
     }
 }

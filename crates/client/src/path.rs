@@ -19,21 +19,27 @@ pub(crate) fn segment(name: &'static str, value: &str) -> Result<String> {
 
 /// Encodes the segments of an absolute file path, without the leading slash.
 pub(crate) fn file_segments(path: &str) -> Result<String> {
-    let refuse = |reason: &str| Err(Error::Argument { name: "the file path", reason: format!("`{path}` {reason}") });
     if !path.starts_with('/') {
-        return refuse("is not absolute; start it with a slash, such as /workspace/file");
+        return Err(invalid_path(path, "is not absolute; start it with a slash, such as /workspace/file"));
     }
     if path.ends_with('/') {
-        return refuse("names a directory; end it with a file name");
+        return Err(invalid_path(path, "names a directory; end it with a file name"));
     }
     let mut encoded = Vec::new();
     for part in path.split('/').filter(|part| !part.is_empty()) {
         if part == "." || part == ".." {
-            return refuse("contains a `.` or `..` segment, which URLs cannot carry; resolve it first");
+            return Err(invalid_path(
+                path,
+                "contains a `.` or `..` segment, which URLs cannot carry; resolve it first",
+            ));
         }
         encoded.push(encode(part));
     }
     Ok(encoded.join("/"))
+}
+
+fn invalid_path(path: &str, fault: &str) -> Error {
+    Error::Argument { name: "the file path", reason: format!("`{path}` {fault}") }
 }
 
 /// Returns a query string with its question mark, or an empty string.

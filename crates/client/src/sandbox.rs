@@ -238,13 +238,15 @@ pub(crate) fn sandbox_path(id: &str, rest: &str) -> Result<String> {
 /// Reads `Server-Timing`: `name;dur=MILLISECONDS` for each step, with commas between them. A step without a
 /// duration is left out.
 fn phases(timing: &str) -> Vec<(String, Duration)> {
-    let phase = |step: &str| {
-        let mut parts = step.split(';').map(str::trim);
-        let name = parts.next().filter(|name| !name.is_empty())?;
-        let ms: f64 = parts.find_map(|part| part.strip_prefix("dur="))?.parse().ok()?;
-        Some((name.to_owned(), Duration::try_from_secs_f64(ms / 1e3).ok()?))
-    };
     timing.split(',').filter_map(phase).collect()
+}
+
+/// Reads one step of `Server-Timing`; `None` if it has no name or no valid duration.
+fn phase(step: &str) -> Option<(String, Duration)> {
+    let mut parts = step.split(';').map(str::trim);
+    let name = parts.next().filter(|name| !name.is_empty())?;
+    let ms: f64 = parts.find_map(|part| part.strip_prefix("dur="))?.parse().ok()?;
+    Some((name.to_owned(), Duration::try_from_secs_f64(ms / 1e3).ok()?))
 }
 
 #[cfg(test)]

@@ -34,7 +34,8 @@ impl Client {
     /// `conflict` if another worker holds the lease or it has expired, `not_found` if there is no
     /// lease; another [`crate::Error`] if no answer comes.
     pub async fn renew_lease(&self, id: &str, resource: &str, ttl: &str) -> Result<Lease> {
-        let (id, resource) = (segment("the worker's id", id)?, segment("the resource", resource)?);
+        let id = segment("the worker's id", id)?;
+        let resource = segment("the resource", resource)?;
         let request = RenewRequest { ttl: ttl.to_owned() };
         let path = format!("/worker/{id}/leases/{resource}/renew");
         let renewed: Renewed = self.send_json(Method::POST, &path, &request, Patience::Short).await?;
