@@ -1,5 +1,6 @@
 //! Failures, for the person at the terminal and for the calling script.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Exit code for a failure of the service, of the connection, or of this machine.
@@ -49,6 +50,11 @@ impl Failure {
     /// Makes a failure of this machine while doing `what`.
     pub fn io(what: impl std::fmt::Display, error: &std::io::Error) -> Failure {
         Failure::new("io_error", format!("{what}: {error}"))
+    }
+
+    /// Returns a function that makes a failure of the local file or directory at `path`.
+    pub fn at(path: &Path) -> impl Fn(std::io::Error) -> Failure {
+        move |error| Failure::io(path.display(), &error)
     }
 
     /// Makes a failure of writing to stdout. It is silent if the reader has gone, such as `head`.

@@ -23,8 +23,8 @@ use sha2::{Digest as _, Sha256};
 
 use self::account::{Change, Done};
 use self::below::{Below, MODE_TAKEN};
-use self::listing::{Entry, Kind, Manifest, Tree, shown};
-use self::plan::{Plan, Rules, SameContent, plan};
+use self::listing::{Entry, Kind, Manifest, Tree, at, shown};
+use self::plan::{Plan, Rules, plan};
 use crate::context::Context;
 use crate::cp::progress::Shown;
 use crate::cp::{Place, place};
@@ -89,9 +89,9 @@ pub async fn run(context: &Context, args: &SyncArgs) -> Result {
 
 async fn upload(context: &Context, args: &SyncArgs, local: &Path, id: &str, path: &str) -> Result<Done> {
     let client = &context.client;
-    let root = steps::open_root(local).map_err(|error| Failure::io(local.display(), &error))?;
+    let root = steps::open_root(local).map_err(Failure::at(local))?;
     let (source, target) = tokio::join!(listed(&root, local), described(client, id, path, args.checksum));
-    let (source, target) = (source?, target);
+    let source = source?;
     let target = match target {
         // The directory is made; a sandbox is not.
         Err(Described::Refused(client::Error::Api { code, .. })) if code == "not_found" => {
@@ -115,22 +115,21 @@ async fn upload(context: &Context, args: &SyncArgs, local: &Path, id: &str, path
 async fn download(context: &Context, args: &SyncArgs, id: &str, path: &str, local: &Path) -> Result<Done> {
     let client = &context.client;
     let source = described(client, id, path, args.checksum).await?;
-    let failed = |error: std::io::Error| Failure::io(local.display(), &error);
     let is_new = !local.exists();
     if is_new && args.dry_run {
         let rules = Rules { delete: false, mode: MODE_TAKEN };
-        let plan = plan(&source, &Tree::default(), &rules, None).map_err(failed)?;
+        let plan = plan(&source, &Tree::default(), &rules, None).map_err(Failure::at(local))?;
         return Ok(tried(&source, &plan));
     }
     if is_new {
-        std::fs::create_dir(local).map_err(failed)?;
+        std::fs::create_dir(local).map_err(Failure::at(local))?;
     }
-    let root = steps::open_root(local).map_err(failed)?;
+    let root = steps::open_root(local).map_err(Failure::at(local))?;
     let mut target = listed(&root, local).await?;
     if !target.temporary.is_empty() && !args.dry_run {
-        let mut below = Below::new(root.try_clone().map_err(failed)?);
+        let mut below = Below::new(root.try_clone().map_err(Failure::at(local))?);
         for path in &target.temporary {
-            below.remove(path, false).map_err(failed)?;
+            below.remove(path, false).map_err(Failure::at(local))?;
         }
         target = listed(&root, local).await?;
     }
@@ -149,10 +148,9 @@ async fn download(context: &Context, args: &SyncArgs, id: &str, path: &str, loca
 
 /// Lists the directory here.
 async fn listed(root: &OwnedFd, local: &Path) -> Result<Tree> {
-    let failed = |error: std::io::Error| Failure::io(local.display(), &error);
-    let root = root.try_clone().map_err(failed)?;
+    let root = root.try_clone().map_err(Failure::at(local))?;
     let listed = tokio::task::spawn_blocking(move || listing::local(&root)).await;
-    listed.map_err(|error| Failure::new("io_error", error.to_string()))?.map_err(failed)
+    listed.map_err(|error| Failure::new("io_error", error.to_string()))?.map_err(Failure::at(local))
 }
 
 /// Fault of the description of a box's directory.
@@ -205,21 +203,29 @@ async fn compared(
     source_is_local: bool,
 ) -> Result<Differs> {
     let root = root.try_clone().map_err(|error| Failure::io("the directory", &error))?;
-    let compare = move || {
-        let mut same_content = |path: &[u8], entry: &Entry, there: &Entry| {
-            let far = if source_is_local { there } else { entry };
-            let Kind::File { sha256: Some(expected), .. } = &far.kind else { return Ok(false) };
-            let found = sha256(&root, path)
-                .map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", shown(path))))?;
-            Ok(found == *expected)
+    let compared = tokio::task::spawn_blocking(move || {
+        let plan = if checksum {
+            plan(
+                &source,
+                &target,
+                &rules,
+                Some(&mut |path, entry, there| has_digest(&root, path, if source_is_local { there } else { entry })),
+            )?
+        } else {
+            plan(&source, &target, &rules, None)?
         };
-        let same_content: Option<&mut SameContent<'_>> = checksum.then_some(&mut same_content);
-        let plan = plan(&source, &target, &rules, same_content)?;
         Ok::<_, std::io::Error>(Differs { source: Arc::new(source), plan })
-    };
-    let differs = tokio::task::spawn_blocking(compare).await;
-    let differs = differs.map_err(|error| Failure::new("io_error", error.to_string()))?;
-    differs.map_err(|error| Failure::new("io_error", error.to_string()))
+    });
+    compared
+        .await
+        .map_err(|error| Failure::new("io_error", error.to_string()))?
+        .map_err(|error| Failure::new("io_error", error.to_string()))
+}
+
+/// Returns whether a file here has the digest of `remote`; false if the sandbox reports no digest.
+fn has_digest(root: &OwnedFd, path: &[u8], remote: &Entry) -> std::io::Result<bool> {
+    let Kind::File { sha256: Some(expected), .. } = &remote.kind else { return Ok(false) };
+    Ok(sha256(root, path).map_err(at(path))? == *expected)
 }
 
 /// Returns the digest of a file here.
@@ -244,29 +250,35 @@ fn with(done: Done, source: &Tree, plan: &Plan) -> Done {
 
 /// Returns the account of a dry run.
 fn tried(source: &Tree, plan: &Plan) -> Done {
-    let size = |path: &Vec<u8>| match source.entries.get(path).map(|entry| &entry.kind) {
-        Some(Kind::File { size, first, .. }) if first.as_ref().is_none_or(|first| first == path) => *size,
-        _ => 0,
-    };
     let made: std::collections::HashSet<&Vec<u8>> = plan.directories.iter().collect();
     let settle: Vec<&Vec<u8>> = plan.settle.iter().filter(|path| !made.contains(path)).collect();
-    let change = |action| move |path: &Vec<u8>| Change { action, path: shown(path) };
-    let changes = plan.remove.iter().map(|(path, _)| change("remove")(path));
-    let changes = changes
-        .chain(plan.directories.iter().map(change("make")))
-        .chain(plan.send.iter().map(change("send")))
-        .chain(plan.attributes.iter().map(change("set")))
-        .chain(settle.iter().map(|path| change("set")(path)));
+    let mut changes: Vec<Change> = plan.remove.iter().map(|(path, _)| change("remove", path)).collect();
+    changes.extend(plan.directories.iter().map(|path| change("make", path)));
+    changes.extend(plan.send.iter().map(|path| change("send", path)));
+    changes.extend(plan.attributes.iter().map(|path| change("set", path)));
+    changes.extend(settle.iter().map(|path| change("set", path)));
     let done = Done {
         sent: (plan.send.len() + plan.directories.len()) as u64,
-        bytes: plan.send.iter().map(size).sum(),
+        bytes: plan.send.iter().map(|path| content_bytes(source, path)).sum(),
         removed: plan.remove.len() as u64,
         changed: (plan.attributes.len() + settle.len()) as u64,
-        changes: changes.collect(),
+        changes,
         dry_run: true,
         ..Done::default()
     };
     with(done, source, plan)
+}
+
+/// Returns the bytes that are sent for a path: those of the file, at the first of its names.
+fn content_bytes(source: &Tree, path: &[u8]) -> u64 {
+    match source.entries.get(path).map(|entry| &entry.kind) {
+        Some(Kind::File { size, first, .. }) if first.as_ref().is_none_or(|first| first == path) => *size,
+        _ => 0,
+    }
+}
+
+fn change(action: &'static str, path: &[u8]) -> Change {
+    Change { action, path: shown(path) }
 }
 
 fn report(context: &Context, done: &Done) -> Result {

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, chmodat, fchmod, futimens, linkat, mkdirat,
@@ -72,7 +72,8 @@ impl Below {
 
     /// Gives a file another name.
     pub fn make_name(&mut self, path: &[u8], first: &[u8]) -> io::Result<()> {
-        let ((above, name), (first_above, first_name)) = (split(path), split(first));
+        let (above, name) = split(path);
+        let (first_above, first_name) = split(first);
         let temporary = self.temporary();
         let first_dir = open_steps(&self.root, first_above)?;
         let dir = self.dir(above)?;
@@ -101,24 +102,7 @@ impl Below {
         let dir = self.dir(above)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(openat(dir, temporary.as_str(), flags, Mode::RUSR | Mode::WUSR)?);
-        let mut fill = || -> io::Result<()> {
-            let mut left = size;
-            let mut buffer = vec![0; PIECE_BYTES];
-            loop {
-                let read = content.read(&mut buffer)?;
-                if read == 0 {
-                    break;
-                }
-                file.write_all(&buffer[..read])?;
-                left = left.saturating_sub(read as u64);
-            }
-            if left > 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            fchmod(&file, Mode::from_raw_mode(mode & MODE_TAKEN))?;
-            Ok(futimens(&file, &times(mtime))?)
-        };
-        match fill() {
+        match fill(&mut file, content, size).and_then(|()| set_open(&file, mode, mtime)) {
             Ok(()) => placed(dir, &temporary, name),
             Err(error) => {
                 let _ = unlinkat(dir, temporary.as_str(), AtFlags::empty());
@@ -130,9 +114,7 @@ impl Below {
     /// Sets mode and time. A link is not followed, and has no mode.
     pub fn set(&mut self, path: &[u8], entry: &Entry) -> io::Result<()> {
         if entry.kind == Kind::Directory {
-            let dir = open_steps(&self.root, path)?;
-            fchmod(&dir, Mode::from_raw_mode(entry.mode & MODE_TAKEN))?;
-            return Ok(futimens(&dir, &times(entry.mtime))?);
+            return set_open(open_steps(&self.root, path)?, entry.mode, entry.mtime);
         }
         let (above, name) = split(path);
         let dir = self.dir(above)?;
@@ -157,6 +139,30 @@ impl Below {
         let prefix = String::from_utf8_lossy(TEMPORARY);
         format!("{prefix}{:08x}{:08x}", std::process::id(), self.temporaries as u32)
     }
+}
+
+/// Copies the content, which must have at least `size` bytes.
+fn fill(file: &mut File, content: &mut impl Read, size: u64) -> io::Result<()> {
+    let mut left = size;
+    let mut buffer = vec![0; PIECE_BYTES];
+    loop {
+        let read = content.read(&mut buffer)?;
+        if read == 0 {
+            break;
+        }
+        file.write_all(&buffer[..read])?;
+        left = left.saturating_sub(read as u64);
+    }
+    if left > 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(())
+}
+
+/// Sets mode and time of an open file or directory.
+fn set_open(opened: impl AsFd, mode: u32, mtime: Time) -> io::Result<()> {
+    fchmod(&opened, Mode::from_raw_mode(mode & MODE_TAKEN))?;
+    Ok(futimens(&opened, &times(mtime))?)
 }
 
 fn placed(dir: &OwnedFd, temporary: &str, name: &[u8]) -> io::Result<()> {

@@ -73,6 +73,14 @@ pub fn shown(path: &[u8]) -> String {
     if path.is_empty() { ".".to_owned() } else { escaped(path) }
 }
 
+/// Returns a function that adds the path to an error.
+pub fn at<E: Into<std::io::Error>>(path: &[u8]) -> impl Fn(E) -> std::io::Error {
+    move |error| {
+        let error = error.into();
+        std::io::Error::new(error.kind(), format!("{}: {error}", shown(path)))
+    }
+}
+
 impl Tree {
     /// Chooses the first name of each file that has several. `groups` has their names.
     fn settle<I>(&mut self, groups: HashMap<I, Vec<Vec<u8>>>) {
@@ -98,20 +106,17 @@ pub fn local(root: &OwnedFd) -> std::io::Result<Tree> {
     tree.entries.insert(Vec::new(), entry(Kind::Directory, &stat));
     let mut pending = vec![Vec::new()];
     while let Some(dir) = pending.pop() {
-        let failed = |path: &[u8], errno: Errno| {
-            std::io::Error::new(std::io::Error::from(errno).kind(), format!("{}: {errno}", shown(path)))
-        };
         let opened = match open_steps(root, &dir) {
             // It was removed after it was listed.
             Err(Errno::NOENT) if !dir.is_empty() => {
                 tree.entries.remove(&dir);
                 continue;
             }
-            opened => opened.map_err(|errno| failed(&dir, errno))?,
+            opened => opened.map_err(at(&dir))?,
         };
         let entries = openat(&opened, ".", OPEN_DIR, Mode::empty()).and_then(Dir::new);
-        for read in entries.map_err(|errno| failed(&dir, errno))? {
-            let read = read.map_err(|errno| failed(&dir, errno))?;
+        for read in entries.map_err(at(&dir))? {
+            let read = read.map_err(at(&dir))?;
             let name = read.file_name().to_bytes();
             if matches!(name, b"." | b"..") {
                 continue;
@@ -124,7 +129,7 @@ pub fn local(root: &OwnedFd) -> std::io::Result<Tree> {
             let stat = match statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW) {
                 // As above.
                 Err(Errno::NOENT) => continue,
-                stat => stat.map_err(|errno| failed(&path, errno))?,
+                stat => stat.map_err(at(&path))?,
             };
             let kind = match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => {
@@ -134,7 +139,7 @@ pub fn local(root: &OwnedFd) -> std::io::Result<Tree> {
                 FileType::Symlink => {
                     let target = match readlinkat(&opened, name, Vec::new()) {
                         Err(Errno::NOENT) => continue,
-                        target => target.map_err(|errno| failed(&path, errno))?,
+                        target => target.map_err(at(&path))?,
                     };
                     Kind::Link { target: target.into_bytes() }
                 }
@@ -295,7 +300,6 @@ impl Manifest {
                 Err("is not the first entry, or not a directory".to_owned())
             };
         }
-        let is_name = |step: &[u8]| !matches!(step, b"" | b"." | b"..") && step.len() <= NAME_BYTES_MAX;
         if path.len() > PATH_BYTES_MAX || path.contains(&0) || !path.split(|byte| *byte == b'/').all(is_name) {
             return Err("is no path below the directory".to_owned());
         }
@@ -310,6 +314,10 @@ impl Manifest {
     }
 }
 
+fn is_name(step: &[u8]) -> bool {
+    !matches!(step, b"" | b"." | b"..") && step.len() <= NAME_BYTES_MAX
+}
+
 /// Parses decimal seconds.
 pub fn time(text: &str) -> Option<Time> {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, "0"));
@@ -317,7 +325,8 @@ pub fn time(text: &str) -> Option<Time> {
         return None;
     }
     let digits: String = fraction.chars().chain(std::iter::repeat('0')).take(9).collect();
-    let (seconds, nanoseconds) = (seconds.parse::<i64>().ok()?, digits.parse::<u32>().ok()?);
+    let seconds: i64 = seconds.parse().ok()?;
+    let nanoseconds: u32 = digits.parse().ok()?;
     // The nanoseconds of the kernel always count up.
     if text.starts_with('-') && nanoseconds > 0 {
         return Some((seconds.checked_sub(1)?, 1_000_000_000 - nanoseconds));

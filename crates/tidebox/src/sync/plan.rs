@@ -73,20 +73,16 @@ pub fn plan(
     let mut settle = BTreeSet::new();
     for (path, entry) in &source.entries {
         let there = target.entries.get(path).filter(|_| !removed.contains_key(path));
-        let is_alike = |there: &Entry| {
-            let has_mode = !matches!(entry.kind, Kind::Link { .. });
-            there.mtime == entry.mtime && !(has_mode && (there.mode ^ entry.mode) & rules.mode != 0)
-        };
         match (&entry.kind, there) {
             (Kind::Other, _) => plan.left_out += 1,
             (Kind::Directory, None) => {
                 plan.directories.push(path.clone());
                 settle.insert(path.clone());
             }
-            (Kind::Directory, Some(there)) if is_alike(there) => plan.equal += 1,
+            (Kind::Directory, Some(there)) if has_same_attributes(entry, there, rules) => plan.equal += 1,
             (Kind::Directory, Some(_)) => drop(settle.insert(path.clone())),
             (_, Some(there)) if is_same(path, entry, there, &mut same_content)? => {
-                if is_alike(there) {
+                if has_same_attributes(entry, there, rules) {
                     plan.equal += 1;
                 } else {
                     plan.attributes.insert(path.clone());
@@ -108,6 +104,12 @@ pub fn plan(
     plan.settle = settle.into_iter().collect();
     plan.remove = removed.into_iter().rev().collect();
     Ok(plan)
+}
+
+/// Returns whether two entries have the same time and, unless they are links, the same mode.
+fn has_same_attributes(entry: &Entry, there: &Entry, rules: &Rules) -> bool {
+    let has_mode = !matches!(entry.kind, Kind::Link { .. });
+    there.mtime == entry.mtime && !(has_mode && (there.mode ^ entry.mode) & rules.mode != 0)
 }
 
 /// Returns whether two entries have the same content.
@@ -134,17 +136,14 @@ fn is_same(
 
 /// Sends all names of a file of which one is sent: a new file replaces the old one under each of them.
 fn whole_groups(source: &Tree, plan: &mut Plan, changed: &mut BTreeSet<Vec<u8>>) {
-    let first_of = |path: &[u8]| match source.entries.get(path) {
-        Some(Entry { kind: Kind::File { first, .. }, .. }) => first.clone(),
-        _ => None,
-    };
-    let touched: BTreeSet<Vec<u8>> = changed.iter().chain(&plan.attributes).filter_map(|path| first_of(path)).collect();
+    let touched: BTreeSet<Vec<u8>> =
+        changed.iter().chain(&plan.attributes).filter_map(|path| first_name(source, path)).collect();
     if touched.is_empty() {
         return;
     }
     let mut groups: HashMap<Vec<u8>, Vec<Vec<u8>>> = HashMap::new();
     for path in source.entries.keys() {
-        if let Some(first) = first_of(path).filter(|first| touched.contains(first)) {
+        if let Some(first) = first_name(source, path).filter(|first| touched.contains(first)) {
             groups.entry(first).or_default().push(path.clone());
         }
     }
@@ -153,6 +152,14 @@ fn whole_groups(source: &Tree, plan: &mut Plan, changed: &mut BTreeSet<Vec<u8>>)
             plan.equal = plan.equal.saturating_sub(1);
         }
         changed.insert(path);
+    }
+}
+
+/// Returns the first name of a file that has several.
+fn first_name(source: &Tree, path: &[u8]) -> Option<Vec<u8>> {
+    match source.entries.get(path) {
+        Some(Entry { kind: Kind::File { first, .. }, .. }) => first.clone(),
+        _ => None,
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::account::Done;
 use super::below::Below;
-use super::listing::{Kind, Time, Tree, encoded, shown, time};
+use super::listing::{Kind, Time, Tree, at, encoded, shown, time};
 use super::plan::Plan;
 use super::send::parts;
 use crate::cp::QUEUE_PIECES;
@@ -34,7 +34,9 @@ pub async fn receive(
     let below = Arc::new(Mutex::new(Below::new(root)));
     let mut done = Done::default();
     let begun = {
-        let (below, tree, plan) = (Arc::clone(&below), Arc::clone(&tree), Arc::clone(&plan));
+        let below = Arc::clone(&below);
+        let tree = Arc::clone(&tree);
+        let plan = Arc::clone(&plan);
         tokio::task::spawn_blocking(move || begin(&mut below.lock(), &tree, &plan))
     };
     (done.removed, done.sent) = finished(begun.await)?;
@@ -47,10 +49,7 @@ pub async fn receive(
     }
     done.sent += received.len() as u64;
     done.missing = wanted.len() as u64 - received.len() as u64;
-    let ended = {
-        let (tree, plan) = (Arc::clone(&tree), Arc::clone(&plan));
-        tokio::task::spawn_blocking(move || end(&mut below.lock(), &tree, &plan, &received))
-    };
+    let ended = tokio::task::spawn_blocking(move || end(&mut below.lock(), &tree, &plan, &received));
     let (names, missing, changed) = finished(ended.await)?;
     done.sent += names;
     done.missing += missing;
@@ -71,13 +70,10 @@ fn is_fetched(tree: &Tree, path: &[u8]) -> bool {
     }
 }
 
-fn at(path: &[u8]) -> impl Fn(io::Error) -> io::Error {
-    move |error| io::Error::new(error.kind(), format!("{}: {error}", shown(path)))
-}
-
 /// Removes, and makes directories and links. Returns the numbers of both.
 fn begin(below: &mut Below, tree: &Tree, plan: &Plan) -> io::Result<(u64, u64)> {
-    let (mut removed, mut made) = (0, 0);
+    let mut removed = 0;
+    let mut made = 0;
     for (path, is_dir) in &plan.remove {
         removed += u64::from(below.remove(path, *is_dir).map_err(at(path))?);
     }
@@ -101,7 +97,9 @@ fn begin(below: &mut Below, tree: &Tree, plan: &Plan) -> io::Result<(u64, u64)> 
 /// Gives files their further names, and sets modes and times. Returns the numbers of names, of those that
 /// are missing, and of changes.
 fn end(below: &mut Below, tree: &Tree, plan: &Plan, received: &HashSet<Vec<u8>>) -> io::Result<(u64, u64, u64)> {
-    let (mut names, mut missing, mut changed) = (0, 0, 0);
+    let mut names = 0;
+    let mut missing = 0;
+    let mut changed = 0;
     for path in &plan.send {
         if let Some(entry) = tree.entries.get(path)
             && let Kind::File { first: Some(first), .. } = &entry.kind
@@ -163,7 +161,8 @@ async fn fetch(
 /// Unpacks regular files, of which each has to be one of `paths`, in their order.
 fn unpack(below: &mut Below, paths: &[Vec<u8>], receiver: mpsc::Receiver<Bytes>) -> io::Result<(Vec<Vec<u8>>, u64)> {
     let mut wanted = paths.iter();
-    let (mut received, mut bytes) = (Vec::new(), 0);
+    let mut received = Vec::new();
+    let mut bytes = 0;
     for member in guarded(receiver).entries()? {
         let mut member = member?;
         let name = member.path_bytes().into_owned();

@@ -16,7 +16,7 @@ use tar::{Builder, EntryType, Header};
 use tokio::sync::mpsc;
 
 use super::account::Done;
-use super::listing::{Entry, Kind, Time, Tree, encoded, open_file, shown, time_text};
+use super::listing::{Entry, Kind, Time, Tree, at, encoded, open_file, time_text};
 use super::plan::Plan;
 use crate::cp::QUEUE_PIECES;
 use crate::cp::progress::Counting;
@@ -189,11 +189,11 @@ fn pack(
     sender: mpsc::Sender<io::Result<bytes::Bytes>>,
 ) -> io::Result<(u64, u64)> {
     let mut builder = Builder::new(Sink::new(sender));
-    let (mut files, mut bytes) = (0, 0);
+    let mut files = 0;
+    let mut bytes = 0;
     for path in &part.files {
         let Some(entry) = tree.entries.get(path) else { continue };
-        let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", shown(path)));
-        if let Some(size) = member(&mut builder, root, path, entry).map_err(failed)? {
+        if let Some(size) = member(&mut builder, root, path, entry).map_err(at(path))? {
             files += 1;
             bytes += size;
         }
