@@ -61,7 +61,8 @@ pub enum Place {
 }
 
 pub async fn run(context: &Context, args: &CpArgs) -> Result {
-    let (source, destination) = (place(&args.source)?, place(&args.destination)?);
+    let source = place(&args.source)?;
+    let destination = place(&args.destination)?;
     let mut signals = Signals::listen()?;
     let copy = async {
         if args.recursive && copy_directory(context, args, &source, &destination).await? {
@@ -85,7 +86,8 @@ pub async fn run(context: &Context, args: &CpArgs) -> Result {
 
 /// Copies a directory. Returns false if the source is none.
 async fn copy_directory(context: &Context, args: &CpArgs, source: &Place, destination: &Place) -> Result<bool> {
-    let (client, mut shown) = (&context.client, Shown::new(context.output));
+    let client = &context.client;
+    let mut shown = Shown::new(context.output);
     // As with cp, `src/.` is what is in `src`.
     let written = args.source.as_encoded_bytes();
     let is_content = written.ends_with(b"/.") || written.ends_with(b"..") || written == b".";
@@ -139,7 +141,7 @@ async fn upload_directory(client: &Client, local: &Path, id: &str, path: &str, s
         }
         (packed, sent) => {
             sent?;
-            packed.map_err(|error| Failure::io(local.display(), &error))
+            packed.map_err(Failure::at(local))
         }
     }
 }
@@ -153,11 +155,10 @@ async fn download_directory(
     there: &FileInfo,
     shown: &mut Shown,
 ) -> Result<u64> {
-    let failed = |error: std::io::Error| Failure::io(local.display(), &error);
     let is_new = !local.exists();
     let mut content = client.read_archive(id, path).await?;
     if is_new {
-        std::fs::create_dir(local).map_err(failed)?;
+        std::fs::create_dir(local).map_err(Failure::at(local))?;
     }
     let (sender, receiver) = mpsc::channel(QUEUE_PIECES);
     let root = local.to_owned();
@@ -176,9 +177,9 @@ async fn download_directory(
     let received = received.await;
     let unpacked = unpacking.await.map_err(|error| Failure::new("io_error", error.to_string()))?;
     received?;
-    unpacked.map_err(failed)?;
+    unpacked.map_err(Failure::at(local))?;
     if let Some(mode) = u32::from_str_radix(&there.mode, 8).ok().filter(|_| is_new && there.is_dir) {
-        std::fs::set_permissions(local, std::fs::Permissions::from_mode(mode & 0o777)).map_err(failed)?;
+        std::fs::set_permissions(local, std::fs::Permissions::from_mode(mode & 0o777)).map_err(Failure::at(local))?;
     }
     Ok(0)
 }
@@ -215,10 +216,9 @@ async fn upload(client: &Client, from: &Place, id: &str, path: &str) -> Result<(
         client.write_file(id, path, tokio::io::stdin(), None).await?;
         return Ok(());
     };
-    let failed = |error: std::io::Error| Failure::io(local.display(), &error);
     // Opening a FIFO waits for its writer, which tokio does on another thread.
-    let file = tokio::fs::File::open(local).await.map_err(failed)?;
-    let metadata = file.metadata().await.map_err(failed)?;
+    let file = tokio::fs::File::open(local).await.map_err(Failure::at(local))?;
+    let metadata = file.metadata().await.map_err(Failure::at(local))?;
     if metadata.is_dir() {
         return Err(Failure::usage(format!(
             "`{0}` is a directory; copy it recursively with tidebox cp -r {0} {id}:{path}",
@@ -257,26 +257,25 @@ async fn download(client: &Client, id: &str, path: &str, to: &Place) -> Result<(
         }
         Place::Local(local) => target(local, path)?,
     };
-    let failed = |error: std::io::Error| Failure::io(local.display(), &error);
     let there = tokio::fs::metadata(&local).await.ok();
     let content = client.read_file(id, path, None).await?;
     if there.as_ref().is_some_and(|there| !there.is_file()) {
-        let mut file = tokio::fs::OpenOptions::new().write(true).open(&local).await.map_err(failed)?;
-        return pour(content, &mut file, failed).await;
+        let mut file = tokio::fs::OpenOptions::new().write(true).open(&local).await.map_err(Failure::at(&local))?;
+        return pour(content, &mut file, Failure::at(&local)).await;
     }
     // Written beside the target and renamed at the end: the old content stays until the new
     // content is whole. A link keeps its target.
-    let local = tokio::fs::canonicalize(&local).await.unwrap_or(local.clone());
-    let directory = local.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let resolved = tokio::fs::canonicalize(&local).await.unwrap_or(local.clone());
+    let directory = resolved.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mode = there.map_or(0o666, |there| there.permissions().mode() & 0o777);
     let partial = tempfile::Builder::new()
         .prefix(".tidebox-")
         .permissions(std::fs::Permissions::from_mode(mode))
         .tempfile_in(directory)
-        .map_err(failed)?;
-    let mut file = tokio::fs::File::from_std(partial.reopen().map_err(failed)?);
-    pour(content, &mut file, failed).await?;
-    partial.persist(&local).map_err(|error| failed(error.error))?;
+        .map_err(Failure::at(&local))?;
+    let mut file = tokio::fs::File::from_std(partial.reopen().map_err(Failure::at(&local))?);
+    pour(content, &mut file, Failure::at(&local)).await?;
+    partial.persist(&resolved).map_err(|error| Failure::io(local.display(), &error.error))?;
     Ok(())
 }
 

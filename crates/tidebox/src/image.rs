@@ -125,9 +125,8 @@ async fn import(client: &Client, output: Output, file: &std::path::Path, name: O
         }
         return Ok(client.import_images(name, tokio::io::stdin(), None).await?);
     }
-    let failed = |error: std::io::Error| Failure::io(file.display(), &error);
-    let opened = tokio::fs::File::open(file).await.map_err(failed)?;
-    let facts = opened.metadata().await.map_err(failed)?;
+    let opened = tokio::fs::File::open(file).await.map_err(Failure::at(file))?;
+    let facts = opened.metadata().await.map_err(Failure::at(file))?;
     if facts.is_dir() {
         let message =
             format!("`{}` is a folder; pack it with `tar c -C DIR . | tidebox image import -`", file.display());

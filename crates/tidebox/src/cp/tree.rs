@@ -78,7 +78,7 @@ struct Packing<'a> {
 
 impl Packing<'_> {
     fn all(mut self) -> io::Result<u64> {
-        let metadata = self.root.metadata().map_err(|error| of(self.root, &error))?;
+        let metadata = self.root.metadata().map_err(at(self.root))?;
         self.time(&metadata)?;
         self.builder.append_data(&mut header(EntryType::Directory, &metadata), "./", io::empty())?;
         let mut left_out = 0;
@@ -88,15 +88,14 @@ impl Packing<'_> {
             let entries = match here.read_dir() {
                 // What is removed after it was listed is left out.
                 Err(error) if has_vanished(&error) && here != self.root => continue,
-                entries => entries.map_err(|error| of(&here, &error))?,
+                entries => entries.map_err(at(&here))?,
             };
             for entry in entries {
-                let name = dir.join(entry.map_err(|error| of(&here, &error))?.file_name());
+                let name = dir.join(entry.map_err(at(&here))?.file_name());
                 let path = self.root.join(&name);
-                let failed = |error: io::Error| of(&path, &error);
                 let metadata = match path.symlink_metadata() {
                     Err(error) if has_vanished(&error) => continue,
-                    metadata => metadata.map_err(failed)?,
+                    metadata => metadata.map_err(at(&path))?,
                 };
                 let kind = metadata.file_type();
                 if kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device() {
@@ -106,26 +105,26 @@ impl Packing<'_> {
                 if kind.is_dir() {
                     self.time(&metadata)?;
                     let mut header = header(EntryType::Directory, &metadata);
-                    self.builder.append_data(&mut header, name.join(""), io::empty()).map_err(failed)?;
+                    self.builder.append_data(&mut header, name.join(""), io::empty()).map_err(at(&path))?;
                     pending.push(name);
                 } else if kind.is_symlink() {
                     let target = match path.read_link() {
                         Err(error) if has_vanished(&error) => continue,
-                        target => target.map_err(failed)?,
+                        target => target.map_err(at(&path))?,
                     };
                     self.time(&metadata)?;
                     self.builder
                         .append_link(&mut header(EntryType::Symlink, &metadata), &name, target)
-                        .map_err(failed)?;
+                        .map_err(at(&path))?;
                 } else {
                     // Without a wait for a writer, should a FIFO have taken its place.
                     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
                     let file = match File::options().read(true).custom_flags(flags).open(&path) {
                         Err(error) if has_vanished(&error) => continue,
-                        file => file.map_err(failed)?,
+                        file => file.map_err(at(&path))?,
                     };
                     self.time(&metadata)?;
-                    self.file(&name, file, &metadata).map_err(failed)?;
+                    self.file(&name, file, &metadata).map_err(at(&path))?;
                 }
             }
         }
@@ -191,8 +190,9 @@ fn header(kind: EntryType, metadata: &Metadata) -> Header {
     header
 }
 
-fn of(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+/// Returns a function that adds the path to an error.
+fn at(path: &Path) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// Unpacks an archive from a box below `root`, an existing directory. What a box sends is not
@@ -215,7 +215,6 @@ pub fn guarded(receiver: mpsc::Receiver<Bytes>) -> Archive<Guard<Source>> {
 
 fn all(archive: &mut Archive<Guard<Source>>, root: &Path) -> io::Result<()> {
     let root = root.canonicalize()?;
-    let leads_out = || io::Error::other("the archive leads out of its directory");
     let mut directories = Vec::new();
     for member in archive.entries()? {
         let mut member = member?;
@@ -245,6 +244,10 @@ fn all(archive: &mut Archive<Guard<Source>>, root: &Path) -> io::Result<()> {
         utimensat(CWD, root.join(steps.collect::<PathBuf>()), &times, AtFlags::SYMLINK_NOFOLLOW)?;
     }
     Ok(())
+}
+
+fn leads_out() -> io::Error {
+    io::Error::other("the archive leads out of its directory")
 }
 
 /// Returns the whole chain of an error, as one text.
