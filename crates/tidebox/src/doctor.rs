@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::Args;
 use client::Client;
 use serde::Serialize;
-use server::config::{Fault, load};
+use server::config::load;
 
 use self::finding::{Finding, Level};
 use crate::config::layers::Layers;
@@ -42,10 +42,9 @@ pub async fn run(context: &Context, args: &DoctorArgs) -> Result {
         Ok(loaded) => (Wanted::of(&loaded.config), Vec::new()),
         Err(faults) => (Wanted::default(), faults),
     };
-    let fault = |fault: &Fault| Finding::lacking("config", Level::Warn, "has a fault", fault.to_string());
     let (ready, server) = server_findings(&context.client).await;
     let mut local = local::local_findings(&wanted).await;
-    local.extend(faults.iter().map(fault));
+    local.extend(faults.iter().map(|fault| Finding::lacking("config", Level::Warn, "has a fault", fault.to_string())));
     let report = Report { local, server };
     let healthy = ready.unwrap_or_else(|| can_make_boxes(&report.local));
     context.output.print(&report, |report| {
@@ -59,9 +58,8 @@ pub async fn run(context: &Context, args: &DoctorArgs) -> Result {
 
 /// Returns whether any provider lacks nothing on this host.
 fn can_make_boxes(local: &[Finding]) -> bool {
-    let lacks = |area: &str| local.iter().any(|finding| finding.area == area && finding.level == Level::Missing);
-    let is_provider = |area: &str| !matches!(area, "host" | "config");
-    local.iter().any(|finding| is_provider(&finding.area) && !lacks(&finding.area))
+    let mut providers = local.iter().map(|it| it.area.as_str()).filter(|area| !matches!(*area, "host" | "config"));
+    providers.any(|area| local.iter().all(|it| it.area != area || it.level != Level::Missing))
 }
 
 /// Returns the findings about the server, and whether it can make boxes; `None` if the connection

@@ -42,6 +42,11 @@ impl Finding {
         (self.level, &self.fact, self.remedy.as_deref())
     }
 
+    /// Returns whether it says the same as an earlier one, with a remedy, of any area.
+    fn repeats(&self, earlier: &Finding) -> bool {
+        self.remedy.is_some() && earlier.reason() == self.reason()
+    }
+
     /// Formats it for people: a line, and one more for the remedy.
     pub fn shown(&self) -> String {
         let level = match self.level {
@@ -61,8 +66,7 @@ impl Finding {
 pub fn list<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> String {
     let mut said: Vec<(&Finding, Vec<&str>)> = Vec::new();
     for finding in findings {
-        let is_same = |earlier: &Finding| finding.remedy.is_some() && earlier.reason() == finding.reason();
-        match said.iter_mut().find(|(earlier, _)| is_same(earlier)) {
+        match said.iter_mut().find(|(earlier, _)| finding.repeats(earlier)) {
             Some((earlier, others)) if earlier.area != finding.area => others.push(&finding.area),
             Some(_) => {}
             None => said.push((finding, Vec::new())),

@@ -42,7 +42,7 @@ fn kernel() -> Finding {
 async fn native() -> Vec<Finding> {
     let folder = match folder() {
         Ok(folder) => folder,
-        Err(reason) => return vec![Finding::lacking("native", Level::Missing, "no box can be made", reason)],
+        Err(reason) => return no_box("native", reason),
     };
     let config = NativeConfig {
         data_dir: folder.path().to_owned(),
@@ -67,10 +67,9 @@ async fn docker() -> Vec<Finding> {
 /// has its modules.
 async fn firecracker(wanted: &Wanted) -> Vec<Finding> {
     const NAME: &str = "firecracker";
-    let missing = |reason| vec![Finding::lacking(NAME, Level::Missing, "no machine can be booted", reason)];
     let folder = match folder() {
         Ok(folder) => folder,
-        Err(reason) => return missing(reason),
+        Err(reason) => return vec![Finding::lacking(NAME, Level::Missing, "no machine can be booted", reason)],
     };
     let boot_timeout = wanted.boot_timeout.unwrap_or(BOOT_MAX);
     let config = FirecrackerConfig {
@@ -98,7 +97,7 @@ async fn firecracker(wanted: &Wanted) -> Vec<Finding> {
 async fn proot() -> Vec<Finding> {
     let folder = match folder() {
         Ok(folder) => folder,
-        Err(reason) => return vec![Finding::lacking("proot", Level::Missing, "no box can be made", reason)],
+        Err(reason) => return no_box("proot", reason),
     };
     let config = ProotConfig {
         binary: "proot".into(),
@@ -129,24 +128,28 @@ async fn of(
     longest: Duration,
     opened: std::result::Result<providers::Result<impl Provider>, Elapsed>,
 ) -> Vec<Finding> {
-    let no_box = |reason: String| vec![Finding::lacking(name, Level::Missing, "no box can be made", reason)];
     let provider = match opened {
         Ok(Ok(provider)) => provider,
-        Ok(Err(error)) => return no_box(error.to_string()),
-        Err(_) => return no_box(format!("the attempt takes longer than {} seconds", longest.as_secs())),
+        Ok(Err(error)) => return no_box(name, error.to_string()),
+        Err(_) => return no_box(name, format!("the attempt takes longer than {} seconds", longest.as_secs())),
     };
-    let (facts, health) = (provider.facts(), provider.health().await);
+    let facts = provider.facts();
+    let health = provider.health().await;
     // The provider may still clean up in a folder that is about to be removed.
     provider.idle().await;
-    match health.error {
+    if let Some(reason) = health.error {
         // The other missing abilities are attempts that failed for the same reason.
-        Some(reason) => no_box(reason),
-        None => {
-            let more = |missing: &String| Finding::lacking(name, Level::Warn, "could do more", missing.clone());
-            let first = Finding::ok(name, format!("{seen}: {}", shape(&facts)));
-            std::iter::once(first).chain(facts.missing.iter().map(more)).collect()
-        }
+        return no_box(name, reason);
     }
+    let mut findings = vec![Finding::ok(name, format!("{seen}: {}", shape(&facts)))];
+    for missing in &facts.missing {
+        findings.push(Finding::lacking(name, Level::Warn, "could do more", missing.clone()));
+    }
+    findings
+}
+
+fn no_box(name: &str, reason: String) -> Vec<Finding> {
+    vec![Finding::lacking(name, Level::Missing, "no box can be made", reason)]
 }
 
 /// Makes a temporary folder for the box. Other users of a box must be able to traverse it, as they

@@ -50,8 +50,8 @@ fn processor(machine: &str, cpuinfo: &str) -> Processor {
         return Processor { finding, flag: None };
     }
     let flags = cpuinfo.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or_default();
-    let has = |flag: &&(&str, &str)| flags.split_whitespace().any(|other| other == flag.0);
-    match [("vmx", "Intel VT-x"), ("svm", "AMD-V")].iter().find(has) {
+    let known = [("vmx", "Intel VT-x"), ("svm", "AMD-V")];
+    match known.into_iter().find(|(flag, _)| flags.split_whitespace().any(|other| other == *flag)) {
         Some((flag, name)) => {
             Processor { finding: Finding::ok("processor", format!("{name} ({flag})")), flag: Some(flag) }
         }
@@ -66,7 +66,6 @@ fn processor(machine: &str, cpuinfo: &str) -> Processor {
 /// Returns the finding about the device; `module` is the one that makes it, if the processor has what
 /// it needs, and `groups` the content of `/etc/group`.
 fn kvm(device: &Path, module: Option<&str>, groups: &str) -> Finding {
-    let missing = |fact: String, remedy: String| Finding::lacking("kvm", Level::Missing, fact, remedy);
     let path = device.display();
     let error = match File::options().read(true).write(true).open(device) {
         Ok(_) => return Finding::ok("kvm", format!("{path} opens")),
@@ -76,10 +75,17 @@ fn kvm(device: &Path, module: Option<&str>, groups: &str) -> Finding {
         return missing(format!("this user cannot open {path}"), join(device, groups));
     }
     if error.kind() != io::ErrorKind::NotFound {
-        return missing(format!("{path} cannot be opened: {error}"), NO_DEVICE.to_owned());
+        return missing(format!("{path} cannot be opened: {error}"), NO_DEVICE);
     }
-    let load = |module| format!("load its module: `modprobe {module}`; in a container, pass it through");
-    missing(format!("{path} does not exist"), module.map_or(NO_DEVICE.to_owned(), load))
+    let fact = format!("{path} does not exist");
+    match module {
+        Some(module) => missing(fact, format!("load its module: `modprobe {module}`; in a container, pass it through")),
+        None => missing(fact, NO_DEVICE),
+    }
+}
+
+fn missing(fact: String, remedy: impl Into<String>) -> Finding {
+    Finding::lacking("kvm", Level::Missing, fact, remedy)
 }
 
 /// Says how a user gets to open the device.
@@ -99,32 +105,34 @@ fn join(device: &Path, groups: &str) -> String {
 fn group_name(groups: &str, wanted: u32) -> Option<&str> {
     groups.lines().find_map(|line| {
         let mut fields = line.split(':');
-        let (name, _, gid) = (fields.next()?, fields.next()?, fields.next()?);
+        let name = fields.next()?;
+        // The second field is the password.
+        let gid = fields.nth(1)?;
         (gid.parse() == Ok(wanted)).then_some(name)
     })
 }
 
 /// Returns the finding about the user, who can have the machines in jails only as root.
 fn user(uid: u32, is_jailed: bool) -> Finding {
-    let lacking = |level, fact: &str, remedy| Finding::lacking("user", level, format!("{uid}: {fact}"), remedy);
-    match (uid, is_jailed) {
-        (0, true) => Finding::ok("user", "root: each machine runs as its own user, in a jail"),
-        (_, true) => lacking(
+    let (level, fact, remedy) = match (uid, is_jailed) {
+        (0, true) => return Finding::ok("user", "root: each machine runs as its own user, in a jail"),
+        (_, true) => (
             Level::Missing,
             "providers.firecracker.jailer.enabled is true, and the jailer needs root",
             "run the server and this command as root, or remove that key",
         ),
-        (0, false) => lacking(
+        (0, false) => (
             Level::Warn,
             "machines run as root, without a jail",
             "remove providers.firecracker.jailer.enabled, so that each machine gets its own user and jail",
         ),
-        (_, false) => lacking(
+        (_, false) => (
             Level::Warn,
             "machines run as this user, without a jail",
             "run the server as root, so that each machine gets its own user and jail",
         ),
-    }
+    };
+    Finding::lacking("user", level, format!("{uid}: {fact}"), remedy)
 }
 
 #[cfg(test)]

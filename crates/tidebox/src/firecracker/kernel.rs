@@ -30,8 +30,8 @@ pub fn prepare(given: Option<&Path>, modules: Option<&Path>, data_dir: &Path) ->
     match try_prepare(given, modules, data_dir) {
         Ok(prepared) => {
             let release = prepared.release.as_deref().unwrap_or("of unknown release");
-            let (source, count) = (prepared.source.display(), prepared.modules.len());
-            let fact = format!("{release} with {count} modules, made from {source}");
+            let source = prepared.source.display();
+            let fact = format!("{release} with {} modules, made from {source}", prepared.modules.len());
             (Some(prepared), Finding::ok("kernel", fact))
         }
         Err(finding) => (None, finding),
@@ -48,8 +48,7 @@ fn try_prepare(given: Option<&Path>, modules: Option<&Path>, data_dir: &Path) ->
         },
     };
     let folder = make_folder(data_dir)?;
-    let made = guest_kernel::prepare(&source, modules, &providers::agent_program(), &folder);
-    let made = made.map_err(|error| {
+    let made = guest_kernel::prepare(&source, modules, &providers::agent_program(), &folder).map_err(|error| {
         missing(format!("no guest kernel can be made from {}", source.display()), error.to_string())
     })?;
     let GuestKernel { kernel, initrd, release, modules, .. } = made;

@@ -32,26 +32,29 @@ pub struct Program {
 
 /// Finds `firecracker`: at the given place, else on the `PATH`.
 pub async fn firecracker(given: Option<&Path>) -> (Option<Program>, Finding) {
-    let missing = |fact: String, remedy: String| (None, Finding::lacking(FIRECRACKER, Level::Missing, fact, remedy));
     let Some(path) = located(given.unwrap_or(Path::new(FIRECRACKER))) else {
         let fact = match given {
             Some(given) => format!("{} does not exist or is not a program", given.display()),
             None => "is not on the PATH".to_owned(),
         };
-        return missing(fact, format!("{INSTALL}; or name it with --firecracker"));
+        return no_firecracker(fact, format!("{INSTALL}; or name it with --firecracker"));
     };
     let shown = path.display().to_string();
     match version(&path, "Firecracker").await {
-        Err(error) => missing(format!("{shown} cannot be used: {error}"), INSTALL.to_owned()),
+        Err(error) => no_firecracker(format!("{shown} cannot be used: {error}"), INSTALL),
         Ok(version) if !is_supported(&version) => {
             let (major, minor) = LEAST_VERSION;
-            missing(format!("{shown} is version {version}, but {major}.{minor} is the minimum"), INSTALL.to_owned())
+            no_firecracker(format!("{shown} is version {version}, but {major}.{minor} is the minimum"), INSTALL)
         }
         Ok(version) => {
             let finding = Finding::ok(FIRECRACKER, format!("version {version}, {shown}"));
             (Some(Program { path, version }), finding)
         }
     }
+}
+
+fn no_firecracker(fact: String, remedy: impl Into<String>) -> (Option<Program>, Finding) {
+    (None, Finding::lacking(FIRECRACKER, Level::Missing, fact, remedy))
 }
 
 /// Finds `jailer`: at the given place, else beside Firecracker, else on the `PATH`. It is required where
@@ -62,29 +65,35 @@ pub async fn jailer(
     is_required: bool,
 ) -> (Option<Program>, Finding) {
     let level = if is_required { Level::Missing } else { Level::Warn };
-    let lacking = |fact: String| (None, Finding::lacking(JAILER, level, fact, INSTALL));
     let beside = firecracker.map(|program| program.path.with_file_name(JAILER)).filter(|path| is_program(path));
     let Some(path) = given.map_or_else(|| beside.or_else(|| located(Path::new(JAILER))), located) else {
-        return lacking(match given {
+        let fact = match given {
             Some(given) => format!("{} does not exist or is not a program", given.display()),
             None => "is neither next to firecracker nor on the PATH".to_owned(),
-        });
+        };
+        return no_jailer(level, fact);
     };
     let shown = path.display().to_string();
     let version = match version(&path, "Jailer").await {
         Ok(version) => version,
-        Err(error) => return lacking(format!("{shown} cannot be used: {error}")),
+        Err(error) => return no_jailer(level, format!("{shown} cannot be used: {error}")),
     };
     match firecracker.filter(|program| program.version != version) {
-        Some(program) => lacking(format!(
-            "{shown} is version {version}, but firecracker {}: install the same version of both",
-            program.version
-        )),
+        Some(program) => {
+            let other = &program.version;
+            let fact =
+                format!("{shown} is version {version}, but firecracker {other}: install the same version of both");
+            no_jailer(level, fact)
+        }
         None => {
             let finding = Finding::ok(JAILER, format!("version {version}, {shown}"));
             (Some(Program { path, version }), finding)
         }
     }
+}
+
+fn no_jailer(level: Level, fact: String) -> (Option<Program>, Finding) {
+    (None, Finding::lacking(JAILER, level, fact, INSTALL))
 }
 
 /// Finds what makes the drives of images, for which a server that is not root is root in a user namespace.

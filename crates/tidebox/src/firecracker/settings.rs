@@ -52,8 +52,8 @@ impl Serialize for Settings {
 /// Returns the text as YAML takes it: as it is if nothing in it could mean anything else, else as a
 /// JSON string, which is YAML too.
 fn quoted(text: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._+-".contains(&byte);
-    if text.starts_with('/') && text.bytes().all(is_plain) {
+    let mut bytes = text.bytes();
+    if text.starts_with('/') && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"/._+-".contains(&byte)) {
         return text.to_owned();
     }
     serde_json::Value::from(text).to_string()
