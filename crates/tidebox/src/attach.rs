@@ -140,8 +140,7 @@ impl Session<'_> {
     }
 
     async fn talk(&self, client: &Client, signals: &mut Signals, here: &mut Here) -> Result<End> {
-        let size_here = || if self.has_terminal { size() } else { None };
-        let mut attached = client.attach_process(self.id, self.process, self.from, size_here()).await?;
+        let mut attached = client.attach_process(self.id, self.process, self.from, self.size_here()).await?;
         loop {
             let broken = match self.exchange(&mut attached, signals, here).await {
                 Ok(end) => return Ok(end),
@@ -159,11 +158,16 @@ impl Session<'_> {
                 exit = signals.next() => return Ok(End::Signalled(exit)),
                 attached = self.again(client, seq, broken) => attached?,
             };
-            if let Some((cols, rows)) = size_here() {
+            if let Some((cols, rows)) = self.size_here() {
                 // If the line is broken again, the next event says so.
                 let _ = attached.input.resize(cols, rows).await;
             }
         }
+    }
+
+    /// Returns the size of the terminal here, if the process has a terminal to resize.
+    fn size_here(&self) -> Option<(u16, u16)> {
+        if self.has_terminal { size() } else { None }
     }
 
     /// Opens a broken line anew, where it was.

@@ -243,7 +243,9 @@ async fn burst(boxes: &Boxes<'_>, count: usize) -> Result<Burst> {
     }))
     .await;
     let wall = start.elapsed();
-    let (mut each, mut made, mut failure) = (Samples::default(), Vec::new(), None);
+    let mut each = Samples::default();
+    let mut made = Vec::new();
+    let mut failure = None;
     for result in results {
         match result {
             Ok((id, took)) => {

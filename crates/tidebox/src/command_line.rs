@@ -167,14 +167,16 @@ fn do_as_asked(asked: CommandLine, output: Output) -> Result {
     }
 }
 
+/// Returns the value of an option or a variable. An empty variable counts as unset.
+fn unless_blank(value: Option<&str>) -> Option<&str> {
+    value.filter(|value| !value.trim().is_empty())
+}
+
 fn speak(global: &Global, remote: Remote, output: Output) -> Result {
-    // An empty variable counts as unset.
-    let given = |value: &Option<String>| value.clone().filter(|value| !value.trim().is_empty());
-    let url = Some(global.url.as_str()).filter(|url| !url.trim().is_empty()).unwrap_or(DEFAULT_URL);
-    let (api_key, user_id) = (given(&global.api_key), given(&global.user_id));
+    let url = unless_blank(Some(&global.url)).unwrap_or(DEFAULT_URL);
     let options = Options {
-        api_key: api_key.as_deref(),
-        user_id: user_id.as_deref(),
+        api_key: unless_blank(global.api_key.as_deref()),
+        user_id: unless_blank(global.user_id.as_deref()),
         ca_file: global.ca_file.as_deref().filter(|path| !path.as_os_str().is_empty()),
         ..Options::default()
     };

@@ -38,15 +38,14 @@ pub fn in_words(policy: &EgressPolicy) -> String {
         EgressMode::AllowList => "allow-list",
         EgressMode::Open => "open",
     };
-    let entries = |word: &str, entries: &[String]| {
-        if entries.is_empty() { String::new() } else { format!("; {word} {}", entries.join(", ")) }
-    };
-    format!(
-        "{mode}{}{}{}",
-        entries("allow", &policy.allow),
-        entries("deny", &policy.deny),
-        entries("secrets", &policy.secrets)
-    )
+    let lists = [("allow", &policy.allow), ("deny", &policy.deny), ("secrets", &policy.secrets)];
+    let mut text = mode.to_owned();
+    for (word, entries) in lists {
+        if !entries.is_empty() {
+            text.push_str(&format!("; {word} {}", entries.join(", ")));
+        }
+    }
+    text
 }
 
 fn described(egress: &Egress) -> String {

@@ -117,8 +117,8 @@ pub struct CommandArgs {
 /// Runs the command and exits with its exit code.
 pub async fn run(context: &Context, args: ExecArgs) -> Result {
     let ExecArgs { id, command, interaction } = args;
-    let (reads_stdin, tty) = (interaction.interactive, interaction.tty);
-    let described = command.described(tty, "ID")?;
+    let reads_stdin = interaction.interactive;
+    let described = command.described(interaction.tty, "ID")?;
     if let Some(interaction) = interaction.asked(context.output.format) {
         return interact(context, &id, described, interaction).await;
     }
@@ -158,8 +158,17 @@ impl CommandArgs {
                 )));
             }
         };
-        let (workdir, user, timeout) = (self.workdir, self.user, self.timeout);
-        Ok(ExecRequest { command, args, mode, env, env_secret, workdir, user, timeout, ..ExecRequest::default() })
+        Ok(ExecRequest {
+            command,
+            args,
+            mode,
+            env,
+            env_secret,
+            workdir: self.workdir,
+            user: self.user,
+            timeout: self.timeout,
+            ..ExecRequest::default()
+        })
     }
 }
 
@@ -181,7 +190,9 @@ pub async fn converse(context: &Context, id: &str, mut request: ExecRequest, ask
         }
         (request.cols, request.rows) = attach::size().unzip();
     }
-    (request.tty, request.stdin_open, request.name) = (tty, interactive, name.clone());
+    request.tty = tty;
+    request.stdin_open = interactive;
+    request.name = name.clone();
     if name.is_none() && !detach {
         request.linger = Some(LINGER.to_owned());
     }

@@ -85,8 +85,10 @@ pub async fn run(context: &Context, args: ForwardArgs) -> Result {
 
 /// Parses each mapping.
 fn parsed<T>(texts: &[String], parse: impl Fn(&str) -> std::result::Result<T, String>) -> Result<Vec<T>> {
-    let parse = |text: &String| parse(text).map_err(|fault| Failure::usage(format!("`{}`: {fault}", harmless(text))));
-    texts.iter().map(parse).collect()
+    texts
+        .iter()
+        .map(|text| parse(text).map_err(|fault| Failure::usage(format!("`{}`: {fault}", harmless(text)))))
+        .collect()
 }
 
 fn line(format: Format, bound: SocketAddr, port: u16, id: &str) -> String {
@@ -108,7 +110,8 @@ async fn listen(client: Client, id: Arc<str>, port: u16, listener: TcpListener) 
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (client, id) = (client.clone(), Arc::clone(&id));
+                let client = client.clone();
+                let id = Arc::clone(&id);
                 connections.spawn(async move {
                     relay::relay(&client, &id, port, stream).await;
                     drop(permit);

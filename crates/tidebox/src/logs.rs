@@ -55,7 +55,8 @@ pub async fn run(context: &Context, args: &LogsArgs) -> Result {
 /// anew.
 async fn output(context: &Context, args: &LogsArgs, process: &str) -> Result {
     let number = context.client.process(&args.id, process).await?.process_id.to_string();
-    let (mut from, mut broken_since) = (args.from, None::<Instant>);
+    let mut from = args.from;
+    let mut broken_since = None::<Instant>;
     loop {
         let opened = context.client.process_output(&args.id, &number, from, args.follow).await;
         let error = match opened {
@@ -72,7 +73,8 @@ async fn output(context: &Context, args: &LogsArgs, process: &str) -> Result {
                     Ok(Some(ProcessEvent::Exit(_)) | None) => return Ok(ExitCode::SUCCESS),
                     Err(error) => break error,
                 }
-                (from, broken_since) = (events.seq(), None);
+                from = events.seq();
+                broken_since = None;
             },
             Err(error) => error,
         };

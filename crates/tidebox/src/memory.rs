@@ -24,25 +24,27 @@ pub fn limit_arenas() {
 /// Lets pages that are free go back to the kernel, once a second. Only for the server: it
 /// takes a thread.
 pub fn give_back() {
-    let trim = || {
-        let mut before = (0, 0);
-        loop {
-            std::thread::sleep(TRIM_EVERY);
-            let info = in_use();
-            // What was given back still counts as free.
-            let has_changed = before != (info.uordblks, info.fordblks);
-            before = (info.uordblks, info.fordblks);
-            if has_changed && info.fordblks > FREE_BYTES_MAX {
-                #[expect(unsafe_code, reason = "a function of the C library")]
-                // SAFETY: takes the number of bytes to keep at the top.
-                unsafe {
-                    libc::malloc_trim(0)
-                };
-            }
-        }
-    };
-    if let Err(error) = std::thread::Builder::new().name("memory".to_owned()).spawn(trim) {
+    if let Err(error) = std::thread::Builder::new().name("memory".to_owned()).spawn(trim_repeatedly) {
         tracing::warn!(%error, "free memory is not returned to the system");
+    }
+}
+
+/// Trims the allocator after each change of its use. Never returns.
+fn trim_repeatedly() {
+    let mut before = (0, 0);
+    loop {
+        std::thread::sleep(TRIM_EVERY);
+        let info = in_use();
+        // What was given back still counts as free.
+        let has_changed = before != (info.uordblks, info.fordblks);
+        before = (info.uordblks, info.fordblks);
+        if has_changed && info.fordblks > FREE_BYTES_MAX {
+            #[expect(unsafe_code, reason = "a function of the C library")]
+            // SAFETY: takes the number of bytes to keep at the top.
+            unsafe {
+                libc::malloc_trim(0)
+            };
+        }
     }
 }
 
@@ -94,7 +96,8 @@ fn unwritten(smaps: &str) -> Vec<Range<usize>> {
 
 /// Parses the first line of a mapping: addresses, rights, offset, device, inode, path.
 fn mapping<'a>(addresses: &str, mut words: impl Iterator<Item = &'a str>) -> Option<Range<usize>> {
-    let (rights, path) = (words.next()?, words.nth(3)?);
+    let rights = words.next()?;
+    let path = words.nth(3)?;
     let (start, end) = addresses.split_once('-')?;
     let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
     (matches!(rights, "r-xp" | "r--p") && path.starts_with('/')).then_some(range)

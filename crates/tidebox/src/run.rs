@@ -63,7 +63,8 @@ pub async fn run(context: &Context, args: RunArgs) -> Result {
     let mut spawn = SpawnRequest { owner_id: args.owner, ..options.into() };
     let run = format!("{:016x}", RandomState::new().hash_one(()));
     spawn.metadata.get_or_insert_default().0.insert(RUN_LABEL.to_owned(), run.clone());
-    let (interactive, tty) = (args.interactive, args.tty);
+    let interactive = args.interactive;
+    let tty = args.tty;
     let streams = tty || (interactive && context.output.format == Format::Table);
     let request = args.command.described(tty, "IMAGE")?;
     let request = exec::with_stdin(context, request, interactive && !streams).await.map_err(Failure::of_exec)?;
@@ -80,8 +81,7 @@ pub async fn run(context: &Context, args: RunArgs) -> Result {
         Some(exit) => Err(Failure::silent(exit)),
         None if streams => {
             // The box ends with the command, so there is nothing to come back to.
-            let (detach, name, detach_keys) = (false, None, DetachKeys::default());
-            let asked = Interaction { interactive, tty, detach, name, detach_keys };
+            let asked = Interaction { interactive, tty, detach: false, name: None, detach_keys: DetachKeys::default() };
             exec::converse(context, &sandbox.id, request, asked).await
         }
         None => perform(context, &sandbox, request, &mut signals).await,

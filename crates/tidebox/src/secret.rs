@@ -104,8 +104,14 @@ fn value(file: Option<PathBuf>) -> Result<String> {
 fn listed(secrets: &[Secret]) -> String {
     let rows = secrets.iter().map(|secret| {
         let Secret { name, header, form, updated_at, .. } = secret;
-        let (header, form) = (or_dash(header.as_ref()), or_dash(form.as_ref()));
-        [name.clone(), hosts(secret), header, form, owners(secret), updated_at.clone()]
+        [
+            name.clone(),
+            hosts(secret),
+            or_dash(header.as_ref()),
+            or_dash(form.as_ref()),
+            owners(secret),
+            updated_at.clone(),
+        ]
     });
     table(&["NAME", "HOSTS", "HEADER", "FORM", "OWNERS", "UPDATED"], rows)
 }

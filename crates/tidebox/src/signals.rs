@@ -18,16 +18,10 @@ impl Signals {
     pub fn listen() -> Result<Signals> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = ignored(&status);
-        let listen = |kind: SignalKind| {
-            if ignored & bit(kind) != 0 {
-                return Ok(None);
-            }
-            signal(kind).map(Some).map_err(|error| Failure::io("cannot listen for signals", &error))
-        };
         Ok(Signals {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-            hang_up: listen(SignalKind::hangup())?,
+            interrupt: listen_unless_ignored(SignalKind::interrupt(), ignored)?,
+            terminate: listen_unless_ignored(SignalKind::terminate(), ignored)?,
+            hang_up: listen_unless_ignored(SignalKind::hangup(), ignored)?,
         })
     }
 
@@ -39,6 +33,13 @@ impl Signals {
             () = received(&mut self.hang_up) => 128 + 1,
         }
     }
+}
+
+fn listen_unless_ignored(kind: SignalKind, ignored: u64) -> Result<Option<Signal>> {
+    if ignored & bit(kind) != 0 {
+        return Ok(None);
+    }
+    signal(kind).map(Some).map_err(|error| Failure::io("cannot listen for signals", &error))
 }
 
 /// Waits for the signal; never returns if it is not listened for.

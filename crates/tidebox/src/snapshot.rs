@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use api::{ForkRequest, Sandbox, SnapshotRequest, SnapshotSummary};
+use api::{ForkRequest, SnapshotRequest, SnapshotSummary};
 use clap::{Args, Subcommand};
 
 use crate::context::Context;
@@ -79,8 +79,10 @@ pub async fn run(context: &Context, args: SnapshotArgs) -> Result {
 pub async fn fork(context: &Context, args: ForkArgs) -> Result {
     let request = ForkRequest { count: Some(args.count), ttl: args.ttl, metadata: None };
     let copies = context.client.fork(&args.id, &request).await?;
-    let ids = |copies: &Vec<Sandbox>| copies.iter().map(|copy| harmless(&copy.id)).collect::<Vec<_>>().join("\n");
-    context.output.print(&copies, ids)?;
+    context.output.print(&copies, |copies| {
+        let ids: Vec<String> = copies.iter().map(|copy| harmless(&copy.id)).collect();
+        ids.join("\n")
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

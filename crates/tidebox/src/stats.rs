@@ -32,23 +32,26 @@ fn described(stats: &SandboxStats) -> String {
         let limit = cpu.limit.map(|limit| format!(" of {limit}00 %")).unwrap_or_default();
         format!(", {}{limit}{window}", percent(share))
     });
-    let of = |used: Option<u64>, limit: Option<u64>, text: fn(u64) -> String| match (used, limit) {
-        (Some(used), Some(limit)) => format!("{} of {}", text(used), text(limit)),
-        (None, Some(limit)) => format!("- of {}", text(limit)),
-        (used, None) => used.map_or_else(dash, text),
-    };
     pairs([
         ("id", sandbox_id.clone()),
         ("provider", provider.clone()),
         ("uptime", whole(*uptime_ms)),
         ("cpu", cpu.used_ms.map_or_else(dash, |ms| format!("{:.1} s{share}", ms as f64 / 1000.0))),
-        ("memory", of(memory.used_bytes, memory.limit_bytes, bytes)),
+        ("memory", used_of_limit(memory.used_bytes, memory.limit_bytes, bytes)),
         ("memory peak", memory.peak_bytes.map_or_else(dash, bytes)),
-        ("processes", of(processes.count, processes.limit, |count| count.to_string())),
-        ("disk", of(disk.used_bytes, disk.limit_bytes, bytes)),
+        ("processes", used_of_limit(processes.count, processes.limit, |count| count.to_string())),
+        ("disk", used_of_limit(disk.used_bytes, disk.limit_bytes, bytes)),
         ("sent", egress.as_ref().map_or_else(dash, |egress| bytes(egress.sent_bytes))),
         ("received", egress.as_ref().map_or_else(dash, |egress| bytes(egress.received_bytes))),
     ])
+}
+
+fn used_of_limit(used: Option<u64>, limit: Option<u64>, text: fn(u64) -> String) -> String {
+    match (used, limit) {
+        (Some(used), Some(limit)) => format!("{} of {}", text(used), text(limit)),
+        (None, Some(limit)) => format!("- of {}", text(limit)),
+        (used, None) => used.map_or_else(dash, text),
+    }
 }
 
 /// Returns the cell of what is not known.
@@ -64,7 +67,9 @@ pub fn percent(share: f64) -> String {
 /// Formats a time by its two largest units, such as `2h5m`.
 pub fn whole(ms: u64) -> String {
     let seconds = Duration::from_millis(ms).as_secs();
-    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    let days = seconds / 86_400;
+    let hours = seconds / 3600 % 24;
+    let minutes = seconds / 60 % 60;
     match (days, hours, minutes, seconds % 60) {
         (0, 0, 0, seconds) => format!("{seconds}s"),
         (0, 0, minutes, seconds) => format!("{minutes}m{seconds}s"),

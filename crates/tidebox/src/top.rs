@@ -75,27 +75,34 @@ pub async fn run(context: &Context, args: &TopArgs) -> Result {
 
 /// Sorts by use of processors, then of memory, the most first.
 fn sort(all: &mut [SandboxStats]) {
-    let share = |stats: &SandboxStats| stats.cpu.share.unwrap_or(-1.0);
-    all.sort_by(|a, b| share(b).total_cmp(&share(a)).then_with(|| b.memory.used_bytes.cmp(&a.memory.used_bytes)));
+    all.sort_by(|a, b| {
+        cpu_share(b).total_cmp(&cpu_share(a)).then_with(|| b.memory.used_bytes.cmp(&a.memory.used_bytes))
+    });
+}
+
+/// Returns the share of a processor; a negative one if it is unknown, to sort it last.
+fn cpu_share(stats: &SandboxStats) -> f64 {
+    stats.cpu.share.unwrap_or(-1.0)
 }
 
 fn lines(all: &[SandboxStats]) -> String {
     let header = ["ID", "PROVIDER", "CPU", "MEMORY", "LIMIT", "PROCESSES", "SENT", "RECEIVED", "UPTIME"];
-    let row = |stats: &SandboxStats| {
-        let egress = stats.egress.as_ref();
-        [
-            stats.sandbox_id.clone(),
-            stats.provider.clone(),
-            stats.cpu.share.map_or_else(dash, percent),
-            stats.memory.used_bytes.map_or_else(dash, bytes),
-            stats.memory.limit_bytes.map_or_else(dash, bytes),
-            stats.processes.count.map_or_else(dash, |count| count.to_string()),
-            egress.map_or_else(dash, |egress| bytes(egress.sent_bytes)),
-            egress.map_or_else(dash, |egress| bytes(egress.received_bytes)),
-            whole(stats.uptime_ms),
-        ]
-    };
     table(&header, all.iter().map(row))
+}
+
+fn row(stats: &SandboxStats) -> [String; 9] {
+    let egress = stats.egress.as_ref();
+    [
+        stats.sandbox_id.clone(),
+        stats.provider.clone(),
+        stats.cpu.share.map_or_else(dash, percent),
+        stats.memory.used_bytes.map_or_else(dash, bytes),
+        stats.memory.limit_bytes.map_or_else(dash, bytes),
+        stats.processes.count.map_or_else(dash, |count| count.to_string()),
+        egress.map_or_else(dash, |egress| bytes(egress.sent_bytes)),
+        egress.map_or_else(dash, |egress| bytes(egress.received_bytes)),
+        whole(stats.uptime_ms),
+    ]
 }
 
 /// Returns the lines of a screen: sums, and the table.

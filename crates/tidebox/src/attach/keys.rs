@@ -7,19 +7,23 @@ pub struct DetachKeys(Vec<u8>);
 impl DetachKeys {
     /// Parses keys such as `ctrl-p,ctrl-q`, `ctrl-]` or `~,.`; nothing for none.
     pub fn parse(text: &str) -> Result<DetachKeys, String> {
-        let key = |name: &str| match (name.strip_prefix("ctrl-").map(str::as_bytes), name.as_bytes()) {
-            (Some([letter @ (b'a'..=b'z' | b'@' | b'[' | b'\\' | b']' | b'^' | b'_')]), _) => Some(letter & 0x1f),
-            (None, [key @ b' '..=b'~']) => Some(*key),
-            _ => None,
-        };
         if text.is_empty() {
             return Ok(DetachKeys(Vec::new()));
         }
-        let keys: Option<Vec<u8>> = text.split(',').map(key).collect();
+        let keys: Option<Vec<u8>> = text.split(',').map(key_byte).collect();
         keys.map(DetachKeys).ok_or_else(|| {
             "separate keys with commas; each is a character, or `ctrl-` followed by a letter or one of @[\\]^_"
                 .to_owned()
         })
+    }
+}
+
+/// Returns the byte that a key types; `None` for a name that is not supported.
+fn key_byte(name: &str) -> Option<u8> {
+    match (name.strip_prefix("ctrl-").map(str::as_bytes), name.as_bytes()) {
+        (Some([letter @ (b'a'..=b'z' | b'@' | b'[' | b'\\' | b']' | b'^' | b'_')]), _) => Some(letter & 0x1f),
+        (None, [key @ b' '..=b'~']) => Some(*key),
+        _ => None,
     }
 }
 

@@ -1,7 +1,9 @@
 //! The terminal of this process, as long as a program in a sandbox has it.
 
 use std::io::IsTerminal as _;
+use std::os::fd::AsFd;
 
+use rustix::io::Errno;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 use crate::failure::{Failure, Result};
@@ -21,11 +23,10 @@ pub struct RawTerminal {
 impl RawTerminal {
     /// Puts the terminal of stdin into raw mode.
     pub fn begin() -> Result<RawTerminal> {
-        let fault = |errno: rustix::io::Errno| Failure::io("the terminal cannot be used", &errno.into());
-        let before = tcgetattr(std::io::stdin()).map_err(fault)?;
+        let before = tcgetattr(std::io::stdin()).map_err(unusable)?;
         let mut raw = before.clone();
         raw.make_raw();
-        tcsetattr(std::io::stdin(), OptionalActions::Drain, &raw).map_err(fault)?;
+        tcsetattr(std::io::stdin(), OptionalActions::Drain, &raw).map_err(unusable)?;
         Ok(RawTerminal { before })
     }
 
@@ -45,9 +46,16 @@ impl Drop for RawTerminal {
     }
 }
 
+fn unusable(errno: Errno) -> Failure {
+    Failure::io("the terminal cannot be used", &errno.into())
+}
+
 /// Returns the columns and rows of the terminal, if there is one and it knows them.
 pub fn size() -> Option<(u16, u16)> {
-    let known =
-        |size: rustix::termios::Winsize| (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row));
-    tcgetwinsize(std::io::stdout()).ok().and_then(known).or_else(|| tcgetwinsize(std::io::stdin()).ok().and_then(known))
+    size_of(std::io::stdout()).or_else(|| size_of(std::io::stdin()))
+}
+
+fn size_of(terminal: impl AsFd) -> Option<(u16, u16)> {
+    let size = tcgetwinsize(terminal).ok()?;
+    (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
 }

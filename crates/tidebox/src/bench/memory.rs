@@ -1,6 +1,6 @@
 //! The memory of the server's process, if the process is visible.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use client::Client;
 
@@ -37,19 +37,13 @@ impl ServerMemory {
             .filter_map(|table| listening_inode(&table, port))
             .map(|inode| format!("socket:[{inode}]"))
             .collect();
-        let holds = |process: &PathBuf| {
-            let descriptors = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-            descriptors
-                .filter_map(|descriptor| std::fs::read_link(descriptor.path()).ok())
-                .any(|target| sockets.iter().any(|socket| target.as_os_str() == socket.as_str()))
-        };
         let process = std::fs::read_dir("/proc")
             .into_iter()
             .flatten()
             .flatten()
             .filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()))
             .map(|entry| entry.path())
-            .find(holds)
+            .find(|process| has_open(process, &sockets))
             .ok_or("its process is not visible to this user or from this namespace")?;
         Ok(ServerMemory { status: Some(process.join("status")), samples: Vec::new() })
     }
@@ -66,6 +60,14 @@ impl ServerMemory {
     pub fn into_samples(self) -> Vec<Memory> {
         self.samples
     }
+}
+
+/// Returns whether a process has one of the sockets open. `process` is its folder in `/proc`.
+fn has_open(process: &Path, sockets: &[String]) -> bool {
+    let descriptors = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    descriptors
+        .filter_map(|descriptor| std::fs::read_link(descriptor.path()).ok())
+        .any(|target| sockets.iter().any(|socket| target.as_os_str() == socket.as_str()))
 }
 
 fn port(base_url: &str) -> u16 {

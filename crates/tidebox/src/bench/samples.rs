@@ -29,12 +29,18 @@ impl Samples {
     pub fn percentiles(&self) -> Option<Percentiles> {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
-        let at = |percent: usize| {
-            let index = (sorted.len() * percent / 100).min(sorted.len().checked_sub(1)?);
-            u64::try_from(sorted[index].as_micros()).ok()
-        };
-        Some(Percentiles { p50_us: at(50)?, p95_us: at(95)?, p99_us: at(99)? })
+        Some(Percentiles {
+            p50_us: percentile(&sorted, 50)?,
+            p95_us: percentile(&sorted, 95)?,
+            p99_us: percentile(&sorted, 99)?,
+        })
     }
+}
+
+/// Returns the duration, in microseconds, at `percent` of the sorted ones; `None` without any.
+fn percentile(sorted: &[Duration], percent: usize) -> Option<u64> {
+    let index = (sorted.len() * percent / 100).min(sorted.len().checked_sub(1)?);
+    u64::try_from(sorted[index].as_micros()).ok()
 }
 
 impl Percentiles {
@@ -52,16 +58,18 @@ impl Percentiles {
 /// Returns the median over several rounds, percentile by percentile, so that one round in which
 /// the machine was busy with something else does not count.
 pub fn typical(rounds: &[Percentiles]) -> Option<Percentiles> {
-    let middle = |figure: fn(&Percentiles) -> u64| {
-        let mut figures: Vec<_> = rounds.iter().map(figure).collect();
-        figures.sort_unstable();
-        figures.get(figures.len() / 2).copied()
-    };
     Some(Percentiles {
-        p50_us: middle(|round| round.p50_us)?,
-        p95_us: middle(|round| round.p95_us)?,
-        p99_us: middle(|round| round.p99_us)?,
+        p50_us: median(rounds.iter().map(|round| round.p50_us))?,
+        p95_us: median(rounds.iter().map(|round| round.p95_us))?,
+        p99_us: median(rounds.iter().map(|round| round.p99_us))?,
     })
+}
+
+/// Returns the middle of the values, the higher one of two; `None` without any.
+fn median(values: impl Iterator<Item = u64>) -> Option<u64> {
+    let mut sorted: Vec<_> = values.collect();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied()
 }
 
 #[cfg(test)]

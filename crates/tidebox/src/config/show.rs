@@ -27,6 +27,12 @@ struct Line {
     source: Place,
 }
 
+impl From<&Setting> for Line {
+    fn from(setting: &Setting) -> Line {
+        Line { key: setting.key.clone(), value: setting.value.clone(), source: Place::from(&setting.source) }
+    }
+}
+
 /// Source of a key's value.
 #[derive(Debug, Serialize)]
 #[serde(tag = "layer", rename_all = "snake_case")]
@@ -55,8 +61,7 @@ pub fn run(args: &ShowArgs, output: Output) -> Result {
         }
     };
     let settings = loaded.settings();
-    let line = |it: &Setting| Line { key: it.key.clone(), value: it.value.clone(), source: Place::from(&it.source) };
-    let lines: Vec<Line> = settings.iter().map(line).collect();
+    let lines: Vec<Line> = settings.iter().map(Line::from).collect();
     output.print(&lines, |_| nested(&settings))?;
     Ok(ExitCode::SUCCESS)
 }

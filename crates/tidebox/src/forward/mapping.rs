@@ -13,7 +13,8 @@ impl Mapping {
     /// Parses `LOCAL` or `LOCAL:REMOTE`.
     pub fn parse(text: &str) -> Result<Mapping, String> {
         let (local, remote) = text.split_once(':').unwrap_or((text, text));
-        let (local, remote) = (number(local)?, number(remote)?);
+        let local = number(local)?;
+        let remote = number(remote)?;
         if remote == 0 {
             return Err("0 picks a free local port and needs the sandbox's port after it, such as 0:3000".to_owned());
         }
@@ -41,7 +42,8 @@ impl Reverse {
         if host.is_empty() || bare.is_none() && host.contains([':', '[', ']']) {
             return Err("write it as PORT, PORT:PORT or PORT:HOST:PORT, with an IPv6 address in brackets".to_owned());
         }
-        let (remote, local) = (number(remote)?, number(local)?);
+        let remote = number(remote)?;
+        let local = number(local)?;
         if remote == 0 || local == 0 {
             return Err("0 is not a port; name the port in the sandbox, and the local port if it differs".to_owned());
         }

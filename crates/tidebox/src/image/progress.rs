@@ -91,7 +91,8 @@ pub fn bytes(count: u64) -> String {
         return format!("{count} B");
     }
     // Tenths, so that no float rounds 1023.99 KiB up to 1024.
-    let (mut tenths, mut unit) = (u128::from(count) * 10 / 1024, 0);
+    let mut tenths = u128::from(count) * 10 / 1024;
+    let mut unit = 0;
     while tenths >= 10_240 && unit + 1 < units.len() {
         tenths /= 1024;
         unit += 1;

@@ -127,7 +127,8 @@ impl Queue {
 
     /// Writes lines as they come. Never returns.
     fn write_all(&self) {
-        let (mut is_torn, mut told) = (false, 0);
+        let mut is_torn = false;
+        let mut reported = 0;
         loop {
             let line = self.take();
             let written = write(&line, &mut is_torn);
@@ -135,9 +136,9 @@ impl Queue {
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
             let lost = self.lost.load(Ordering::Relaxed);
-            if self.is_done() && written.is_ok() && lost > told {
-                tracing::warn!(lines = lost - told, "log lines were dropped because they could not be written");
-                told = lost;
+            if self.is_done() && written.is_ok() && lost > reported {
+                tracing::warn!(lines = lost - reported, "log lines were dropped because they could not be written");
+                reported = lost;
             }
         }
     }
