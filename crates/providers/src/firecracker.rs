@@ -17,11 +17,11 @@ mod host;
 mod image_files;
 mod keep;
 mod machine;
-mod room;
 mod saved;
 mod sealed;
 mod templates;
 mod vmm;
+mod work_dir;
 
 use std::path::{PathBuf, absolute};
 use std::sync::Arc;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::room::{Room, VSOCK};
 use super::saved::Saved;
+use super::work_dir::{VSOCK, WorkDir};
 use crate::agent::BROKEN;
 
 /// Looks at a machine whose stream has ended, and the pause between two of them: the process of a machine
@@ -45,7 +45,7 @@ impl<S> AgentStream<S> {
 }
 
 /// Returns whether the box of a machine goes on: its process still listens, or it was written to disk.
-pub(super) async fn goes_on(room: Room) -> bool {
+pub(super) async fn goes_on(room: WorkDir) -> bool {
     for _ in 0..LOOKS {
         if room.connect(VSOCK).await.is_err() {
             return Saved::read(&room.suspended()).is_some();

@@ -19,10 +19,10 @@ use super::host::{self, Found, Machines, Programs};
 use super::image_files::ImageFiles;
 use super::keep::{self, Keeper};
 use super::machine::{self, Boot, Starting};
-use super::room::{self, MachineFile, Room};
 use super::saved::{Checks, Saved, SavedRecord};
 use super::templates::{Making, Properties, Templates};
 use super::vmm::{self, Jail};
+use super::work_dir::{self, MachineFile, WorkDir};
 use crate::agent::AgentGuest;
 use crate::local::abilities::{Pauser, SnapshotWriter, Suspender};
 use crate::local::agent_socket::{BOX_PHASE, Running};
@@ -51,7 +51,7 @@ type Plan<'a> = BoxPlan<'a, Machines>;
 /// Start of a machine whose files are in place.
 #[derive(Debug)]
 pub struct Order {
-    room: Room,
+    room: WorkDir,
     vmm: Vmm,
     boot: Boot,
     origin: Origin,
@@ -182,13 +182,13 @@ impl Backend for FirecrackerBackend {
 
     /// Returns the drive with the changes. What a box deletes stays in the drive until the box ends.
     fn own_files(&self, folder: &BoxFolder, _: Option<Machines>) -> Option<OwnFiles> {
-        Some(OwnFiles { path: Room::find(folder).file(room::CHANGES), holds_deleted: false })
+        Some(OwnFiles { path: WorkDir::find(folder).file(work_dir::CHANGES), holds_deleted: false })
     }
 
     fn shared_files(&self, folder: &BoxFolder) -> io::Result<Vec<PathBuf>> {
-        let room = Room::find(folder);
-        let of_machine = [room::STATE, room::MEMORY, room::IMAGE].map(|name| room.file(name));
-        let on_disk = [room::STATE, room::MEMORY].map(|name| room.suspended().join(name));
+        let room = WorkDir::find(folder);
+        let of_machine = [work_dir::STATE, work_dir::MEMORY, work_dir::IMAGE].map(|name| room.file(name));
+        let on_disk = [work_dir::STATE, work_dir::MEMORY].map(|name| room.suspended().join(name));
         Ok(of_machine.into_iter().chain(on_disk).filter(|path| path.symlink_metadata().is_ok()).collect())
     }
 
@@ -211,17 +211,17 @@ impl Backend for FirecrackerBackend {
         let found = self.found.read().clone();
         let found = found.ok_or_else(|| not_made("Firecracker was not found"))?;
         let program = found.firecracker.file_name().filter(|_| self.jailed);
-        let room = Room::new(&plan.folder, program);
+        let room = WorkDir::new(&plan.folder, program);
         let size_mb = Drives::size_mb(plan.resources.disk_mb);
         room.make(id_base).map_err(not_written)?;
         match &plan.snapshot {
             None => self.make_drive(&room, size_mb, id_base).await?,
             Some(snapshot) => {
                 self.keeper().put(snapshot, &room).await?;
-                room::give(&room.file(room::CHANGES), id_base).map_err(not_written)?;
+                work_dir::give(&room.file(work_dir::CHANGES), id_base).map_err(not_written)?;
             }
         }
-        for (file, name) in [(&found.kernel.kernel, room::KERNEL), (&found.kernel.initrd, room::INITRD)] {
+        for (file, name) in [(&found.kernel.kernel, work_dir::KERNEL), (&found.kernel.initrd, work_dir::INITRD)] {
             fs::hard_link(file, room.file(name)).map_err(not_written)?;
         }
         let boot = Boot {
@@ -289,7 +289,7 @@ impl Backend for FirecrackerBackend {
                     }
                     room.clear().map_err(not_made)?;
                     // The machine may have written to it.
-                    room.remove([room::CHANGES]).map_err(not_made)?;
+                    room.remove([work_dir::CHANGES]).map_err(not_made)?;
                     self.make_drive(&room, drive_mb, id_base).await?;
                     process = vmm::start(&self.parts.agent, folder, &vmm, &console).await?;
                     machine::boot(Starting { room: &room, process: &process, tasks }, &boot).await
@@ -304,7 +304,7 @@ impl Backend for FirecrackerBackend {
     }
 
     async fn dial(&self, folder: &BoxFolder) -> Result<AgentGuest> {
-        machine::dial(&Room::find(folder)).await
+        machine::dial(&WorkDir::find(folder)).await
     }
 
     async fn kill(&self, _: &BoxFolder, record: &Record, process: Option<&Process>) -> io::Result<()> {
@@ -330,7 +330,7 @@ impl Pauser for FirecrackerBackend {
     /// machine, and not written it to files, its vsock passes nothing on any more: since 1.16 it waits for
     /// the guest to note the end of all connections.
     async fn pause(&self, folder: &BoxFolder, _: &Record) -> Result<bool> {
-        let room = Room::find(folder);
+        let room = WorkDir::find(folder);
         room.mark_paused().map_err(not_written)?;
         let stopped = match keep::process_of(folder) {
             Ok(process) => process.stop(vmm::STOP_WAIT).await.map_err(|error| Error::failed("pause a machine", error)),
@@ -343,7 +343,7 @@ impl Pauser for FirecrackerBackend {
     }
 
     async fn resume(&self, folder: &BoxFolder, _: &Record) -> Result<()> {
-        let room = Room::find(folder);
+        let room = WorkDir::find(folder);
         if !room.is_marked_paused() {
             return Ok(());
         }
@@ -354,7 +354,7 @@ impl Pauser for FirecrackerBackend {
     }
 
     fn is_paused(&self, folder: &BoxFolder, _: &Record) -> bool {
-        Room::find(folder).is_marked_paused()
+        WorkDir::find(folder).is_marked_paused()
     }
 }
 
@@ -392,10 +392,10 @@ impl FirecrackerBackend {
     }
 
     /// Makes an empty drive for what a box changes.
-    async fn make_drive(&self, room: &Room, size_mb: u32, id_base: Option<u32>) -> Result<()> {
-        let drive = room.file(room::CHANGES);
+    async fn make_drive(&self, room: &WorkDir, size_mb: u32, id_base: Option<u32>) -> Result<()> {
+        let drive = room.file(work_dir::CHANGES);
         self.drives.make(size_mb, &drive).await.map_err(not_written)?;
-        room::give(&drive, id_base).map_err(not_written)
+        work_dir::give(&drive, id_base).map_err(not_written)
     }
 
     /// Puts the image into the room, and with it what a template has of the machine.
@@ -403,7 +403,7 @@ impl FirecrackerBackend {
         &self,
         plan: &Plan<'_>,
         found: &Found,
-        room: &Room,
+        room: &WorkDir,
         boot: &Boot,
         id_base: Option<u32>,
     ) -> Result<Origin> {
@@ -419,7 +419,7 @@ impl FirecrackerBackend {
         // A probe finds out if machines boot.
         let has_template = *plan.id != probe_id();
         if has_template && let Some(saved) = self.templates.find(&properties).await {
-            match saved.link([room::STATE, room::MEMORY, room::IMAGE], &room.path()) {
+            match saved.link([work_dir::STATE, work_dir::MEMORY, work_dir::IMAGE], &room.path()) {
                 Ok(()) => {
                     let drive_mb = Drives::size_mb(plan.resources.disk_mb);
                     return Ok(Origin::Restore { saved, drive_mb, id_base });
@@ -428,7 +428,7 @@ impl FirecrackerBackend {
             }
         }
         let drive = self.image_files.of(image, self.parts.images.as_ref()).await.map_err(not_written)?;
-        fs::hard_link(&drive, room.file(room::IMAGE)).map_err(not_written)?;
+        fs::hard_link(&drive, room.file(work_dir::IMAGE)).map_err(not_written)?;
         let reserve = self.parts.images.as_ref().map_or(0, |images| images.reserve().bytes);
         let making = has_template.then(|| self.templates.begin(&properties, reserve)).flatten();
         Ok(making.map_or(Origin::Boot, |making| {
@@ -440,7 +440,7 @@ impl FirecrackerBackend {
     }
 
     /// Makes a template of a machine that was written to files, while the machine goes on.
-    fn make_template(&self, making: Making, room: &Room, image: PathBuf, record: SavedRecord) {
+    fn make_template(&self, making: Making, room: &WorkDir, image: PathBuf, record: SavedRecord) {
         // Before the box is made: what the process writes afterwards is not looked at.
         let taken = match self.templates.take(making, room, &image) {
             Ok(taken) => taken,
@@ -463,12 +463,12 @@ impl FirecrackerBackend {
         &self,
         plan: &Plan<'_>,
         found: &Found,
-        room: &Room,
+        room: &WorkDir,
         id_base: Option<u32>,
         cgroups: Vec<CgroupDir>,
     ) -> Result<Vmm> {
         let firecracker = utf8(&found.firecracker)?;
-        let base = utf8(&plan.folder.path().join(room::JAILS))?;
+        let base = utf8(&plan.folder.path().join(work_dir::JAILS))?;
         let jailer = found.jailer.as_deref().map(utf8).transpose()?;
         let jail = jailer.as_deref().zip(id_base).map(|(jailer, user)| Jail { jailer, user, base: &base });
         let own_pids = jail.is_some();

@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Read as _};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::room::{LOG, Room};
+use super::work_dir::{LOG, WorkDir};
 use crate::Error;
 use crate::local::fault::not_made;
 
@@ -26,7 +26,7 @@ pub(super) struct Console(Vec<File>);
 impl Console {
     /// Opens the FIFOs of a machine that is about to start: what it writes is kept while they are open,
     /// also when it has ended.
-    pub(super) fn open(room: &Room) -> std::io::Result<Console> {
+    pub(super) fn open(room: &WorkDir) -> std::io::Result<Console> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let paths = [room.file(LOG), room.console()];
         let opened = paths.iter().map(|path| Ok(File::from(openat(CWD, path, flags, Mode::empty())?)));
@@ -73,7 +73,7 @@ mod test {
     #[test]
     fn the_last_lines_are_shown_without_what_moves_a_terminal_and_a_full_fifo_loses_the_rest() {
         let temp = tempfile::tempdir().unwrap();
-        let room = Room::new(&BoxFolder::at(temp.path().to_owned()), None);
+        let room = WorkDir::new(&BoxFolder::at(temp.path().to_owned()), None);
         room.make(None).unwrap();
         let console = Console::open(&room).unwrap();
         assert_eq!(console.last_words(), "");

@@ -20,10 +20,10 @@ use tokio_util::task::TaskTracker;
 use super::console::Console;
 use super::drives::{self, Drives};
 use super::machine::{self, RESTORE_PHASE, Starting};
-use super::room::{CHANGES, IMAGE, MEMORY, MachineFile, NEW_MEMORY, NEW_STATE, Room, STATE};
 use super::saved::{Checks, Saved, SavedRecord};
 use super::sealed::open_written;
 use super::vmm::{ALONE_WAIT, STOP_WAIT, make_groups, start};
+use super::work_dir::{CHANGES, IMAGE, MEMORY, MachineFile, NEW_MEMORY, NEW_STATE, STATE, WorkDir};
 use crate::local::agent_file::AgentFile;
 use crate::local::agent_socket::Running;
 use crate::local::cgroup::{self, Cgroups};
@@ -51,7 +51,7 @@ pub(super) struct Keeper<'a> {
 impl Keeper<'_> {
     /// Writes a box to the folder of a new snapshot, and returns the bytes that it takes there.
     pub(super) async fn keep(&self, folder: &BoxFolder, new: &SnapshotFolder) -> Result<u64> {
-        let room = Room::find(folder);
+        let room = WorkDir::find(folder);
         let size = room.read_machine().map_err(not_taken)?;
         let record = SavedRecord::new(&size.version, None, (size.memory_mb, size.vcpus, size.drive_mb));
         let from = room.clone();
@@ -92,12 +92,12 @@ impl Keeper<'_> {
 
     /// Has a paused machine, whose process goes on, be as one that runs, whatever a server that was killed has
     /// left of it.
-    async fn settle(&self, folder: &BoxFolder, room: &Room) -> Result<()> {
+    async fn settle(&self, folder: &BoxFolder, room: &WorkDir) -> Result<()> {
         machine::go_on(room, self.tasks, &of_disk(folder)?).await
     }
 
     /// Puts the files of a snapshot into the room of a box that is made of it.
-    pub(super) async fn put(&self, snapshot: &SnapshotFolder, room: &Room) -> Result<()> {
+    pub(super) async fn put(&self, snapshot: &SnapshotFolder, room: &WorkDir) -> Result<()> {
         let saved = read(snapshot)?;
         self.checks.check(&saved).await.map_err(|error| Error::failed("make a box from a snapshot", error))?;
         let path = room.path();
@@ -109,7 +109,7 @@ impl Keeper<'_> {
 
     /// Writes a paused box to its folder, unless it was written before, and ends its process.
     pub(super) async fn suspend(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<()> {
-        let room = Room::find(folder);
+        let room = WorkDir::find(folder);
         let size = room.read_machine().map_err(not_written)?;
         if is_suspended(folder) {
             return self.leave_to_disk(&room, process, &size).await;
@@ -144,14 +144,14 @@ impl Keeper<'_> {
 
     /// Ends the process of a machine that was written to its folder, and removes the names of the files that
     /// it was made of: they may have no others.
-    async fn leave_to_disk(&self, room: &Room, process: Option<&Process>, machine: &MachineFile) -> Result<()> {
+    async fn leave_to_disk(&self, room: &WorkDir, process: Option<&Process>, machine: &MachineFile) -> Result<()> {
         self.end(process, machine).await?;
         room.remove([STATE, MEMORY]).map_err(not_written)
     }
 
     /// Has a box go on that was written to its folder.
     pub(super) async fn wake(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<Running> {
-        let room = Room::find(folder);
+        let room = WorkDir::find(folder);
         let mut machine = room.read_machine().map_err(not_made)?;
         let saved = Saved::read(&room.suspended()).ok_or(Error::Gone)?;
         // A server that was killed may have left the groups alone.
@@ -187,7 +187,7 @@ impl Keeper<'_> {
 
     /// Gives a machine that has no process the control groups which it would have now: those of the server may
     /// be others since, as after a restart of the host.
-    fn regroup(&self, folder: &BoxFolder, room: &Room, machine: &mut MachineFile) -> io::Result<()> {
+    fn regroup(&self, folder: &BoxFolder, room: &WorkDir, machine: &mut MachineFile) -> io::Result<()> {
         let id = SandboxId::parse(&folder.name()).map_err(io::Error::other)?;
         let groups = self.cgroups.of(&id);
         if machine.vmm.cgroups == groups {
@@ -218,7 +218,7 @@ impl Keeper<'_> {
 
 /// Stops the process of a machine that was paused. One that does not stop counts as running, so that it is
 /// paused anew.
-async fn stop_again(process: &Process, room: &Room) -> io::Result<()> {
+async fn stop_again(process: &Process, room: &WorkDir) -> io::Result<()> {
     if !process.stop(STOP_WAIT).await? {
         room.unmark_paused();
     }
@@ -233,7 +233,7 @@ pub(super) fn process_of(folder: &BoxFolder) -> Result<Process> {
 
 /// Returns whether a box was written to its folder.
 pub(super) fn is_suspended(folder: &BoxFolder) -> bool {
-    Saved::read(&Room::find(folder).suspended()).is_some()
+    Saved::read(&WorkDir::find(folder).suspended()).is_some()
 }
 
 /// Checks that a box which is to be made of a snapshot has the size of the snapshot's machine.

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::agent_stream::{AgentStream, goes_on};
-use super::room::{API, CHANGES, IMAGE, INITRD, KERNEL, MEMORY, NEW_MEMORY, NEW_STATE, Room, STATE, VSOCK};
+use super::work_dir::{API, CHANGES, IMAGE, INITRD, KERNEL, MEMORY, NEW_MEMORY, NEW_STATE, STATE, VSOCK, WorkDir};
 use crate::agent::{AgentGuest, nothing_listens, unreached};
 use crate::local::process::Process;
 use crate::{Error, Result, disk};
@@ -91,7 +91,7 @@ pub(super) struct Waiting {
 /// Place of a process that has been started, and the bound on what it may take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Starting<'a> {
-    pub(super) room: &'a Room,
+    pub(super) room: &'a WorkDir,
     pub(super) process: &'a Process,
     pub(super) tasks: &'a TaskTracker,
 }
@@ -165,7 +165,7 @@ async fn write(api: &mut Api) -> std::result::Result<(), Failed> {
 /// machine that is made of them before that is renewed. Afterwards, and on error, the machine goes on; unless
 /// `is_last`, and it was written. Returns also whether it is known to go on.
 pub(super) async fn keep<T>(
-    room: &Room,
+    room: &WorkDir,
     tasks: &TaskTracker,
     is_last: bool,
     copy: impl Future<Output = Result<T>>,
@@ -201,14 +201,14 @@ pub(super) async fn keep<T>(
 }
 
 /// Stops the processes of a box.
-async fn freeze(room: &Room) -> Result<()> {
+async fn freeze(room: &WorkDir) -> Result<()> {
     let frozen = async { dial(room).await?.freeze().await };
     let frozen = tokio::time::timeout(FREEZE_WAIT, frozen).await;
     frozen.unwrap_or_else(|_| Err(Error::Unavailable("the agent of the box does not answer; try again".to_owned())))
 }
 
 /// Has the processes of a box go on whose machine does.
-async fn thaw(room: &Room, wait: Duration) {
+async fn thaw(room: &WorkDir, wait: Duration) {
     let thawed = async {
         loop {
             // The first connections may be among those that end when the machine goes on.
@@ -232,7 +232,7 @@ async fn thaw(room: &Room, wait: Duration) {
 }
 
 /// Lets a machine and its processes go on that a server has left paused, with what it has not learned yet.
-pub(super) async fn go_on(room: &Room, tasks: &TaskTracker, renewed: &Restored) -> Result<()> {
+pub(super) async fn go_on(room: &WorkDir, tasks: &TaskTracker, renewed: &Restored) -> Result<()> {
     let was_halted = release(room, tasks).await?;
     if room.is_marked_unrenewed() {
         renew(room, renewed).await?;
@@ -246,7 +246,7 @@ pub(super) async fn go_on(room: &Room, tasks: &TaskTracker, renewed: &Restored) 
 
 /// Lets a machine go on that a server has paused which was killed while it wrote the machine to files.
 /// Returns whether it was one: the processes of its box still stand still.
-async fn release(room: &Room, tasks: &TaskTracker) -> Result<bool> {
+async fn release(room: &WorkDir, tasks: &TaskTracker) -> Result<bool> {
     const ACTION: &str = "resume a machine";
     let mut api = connected(room, ACTION, tasks).await?;
     let is_paused = api.instance().await.map_err(|error| refused(ACTION, error))?.state == "Paused";
@@ -297,7 +297,7 @@ pub(super) async fn wake(
 }
 
 /// Connects to the agent of a machine that was loaded, and has its box differ from the one that was saved.
-pub(super) async fn renew(room: &Room, renewed: &Restored) -> Result<AgentGuest> {
+pub(super) async fn renew(room: &WorkDir, renewed: &Restored) -> Result<AgentGuest> {
     let guest = dial(room).await?;
     guest.renew(&Restored { now_ns: now_ns(), ..renewed.clone() }).await?;
     Ok(guest)
@@ -305,7 +305,7 @@ pub(super) async fn renew(room: &Room, renewed: &Restored) -> Result<AgentGuest>
 
 /// Has a machine make its box, and connects to the agent.
 pub(super) async fn settle(
-    room: &Room,
+    room: &WorkDir,
     waiting: Waiting,
     machine: &Machine,
 ) -> std::result::Result<AgentGuest, Failed> {
@@ -415,7 +415,7 @@ async fn order(mut stream: UnixStream, machine: &Machine) -> io::Result<MachineR
 }
 
 /// Opens a connection to the agent of a machine.
-pub(super) async fn dial(room: &Room) -> Result<AgentGuest> {
+pub(super) async fn dial(room: &WorkDir) -> Result<AgentGuest> {
     const ACTION: &str = "reach the agent";
     let stream = room.connect(VSOCK).await.map_err(|error| unreached(ACTION, error))?;
     match vsock::open(stream, MACHINE_AGENT_PORT, DIAL_WAIT).await {
@@ -426,7 +426,7 @@ pub(super) async fn dial(room: &Room) -> Result<AgentGuest> {
 }
 
 /// Connects to the API of a machine that runs.
-async fn connected(room: &Room, action: &'static str, tasks: &TaskTracker) -> Result<Api> {
+async fn connected(room: &WorkDir, action: &'static str, tasks: &TaskTracker) -> Result<Api> {
     let stream = room.connect(API).await.map_err(|error| unreached(action, error))?;
     Api::new(stream, tasks).await.map_err(|error| refused(action, error))
 }

@@ -20,8 +20,8 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex as AsyncMutex;
 
-use super::room::{CHANGES, MEMORY, STATE};
 use super::sealed::{FileId, digest, open_written, seal};
+use super::work_dir::{CHANGES, MEMORY, STATE};
 
 /// Version of the format of [`SavedRecord`].
 const FORMAT: u32 = 1;
@@ -214,7 +214,7 @@ impl Checks {
 mod test {
     use std::os::unix::fs::FileExt as _;
 
-    use super::super::room::IMAGE;
+    use super::super::work_dir::IMAGE;
     use super::*;
 
     fn written(dir: &Path) -> Saved {

@@ -20,8 +20,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::drives::UNFINISHED;
 use super::machine::BOOT_ARGUMENTS;
-use super::room::{IMAGE, Room};
 use super::saved::{Checks, Saved, SavedRecord};
+use super::work_dir::{IMAGE, WorkDir};
 use crate::{ImageSnapshot, ImageSnapshots};
 
 /// Least bytes of the disk that are free beside what a template takes while it is made.
@@ -190,7 +190,7 @@ impl Templates {
             return None;
         }
         // Until its pages of zeros are found it takes all of the memory, and on a full disk boxes are ended.
-        if host_disk::Room::of(&self.dir)
+        if host_disk::WorkDir::of(&self.dir)
             .is_ok_and(|room| room.bytes < bytes.saturating_mul(2).saturating_add(reserve.max(ROOM_LEFT)))
         {
             return None;
@@ -208,7 +208,7 @@ impl Templates {
 
     /// Takes the files that a machine was written to out of its room. `image` is the drive that it has
     /// mounted.
-    pub(super) fn take(&self, making: Making, room: &Room, image: &Path) -> io::Result<Unfinished> {
+    pub(super) fn take(&self, making: Making, room: &WorkDir, image: &Path) -> io::Result<Unfinished> {
         let new = Unfinished { dir: self.dir.join(format!("{UNFINISHED}{}", making.name)), making };
         DirBuilder::new().mode(0o700).create(&new.dir)?;
         room.take_written(&new.dir)?;

@@ -17,7 +17,7 @@ use crate::local::launcher::{LAUNCH_WAIT, LaunchError, Launched, control, failed
 use crate::local::process::Process;
 
 use super::console::Console;
-use super::room::{API, LOG, MachineFile};
+use super::work_dir::{API, LOG, MachineFile};
 
 /// Memory of the process besides that of its guest, in mebibytes: Firecracker itself, the buffers of its
 /// devices, and what the kernel keeps for both.

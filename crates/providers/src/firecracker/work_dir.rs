@@ -67,26 +67,26 @@ pub(super) struct MachineFile {
 
 /// Folder of one process, relative to that of its box.
 #[derive(Debug, Clone)]
-pub(super) struct Room {
+pub(super) struct WorkDir {
     folder: BoxFolder,
     relative: PathBuf,
 }
 
-impl Room {
+impl WorkDir {
     /// Returns the folder of a box that is to be made: in a jail of this program, or in none.
-    pub(super) fn new(folder: &BoxFolder, jailed: Option<&OsStr>) -> Room {
+    pub(super) fn new(folder: &BoxFolder, jailed: Option<&OsStr>) -> WorkDir {
         let relative = match jailed {
             Some(program) => Path::new(JAILS).join(program).join(folder.name()).join("root"),
             None => PathBuf::from(UNJAILED),
         };
-        Room { folder: folder.clone(), relative }
+        WorkDir { folder: folder.clone(), relative }
     }
 
     /// Finds the folder of a box that was made, by this server or an earlier one.
-    pub(super) fn find(folder: &BoxFolder) -> Room {
+    pub(super) fn find(folder: &BoxFolder) -> WorkDir {
         let programs = fs::read_dir(folder.path().join(JAILS));
         let program = programs.ok().and_then(|mut programs| programs.find_map(Result::ok)).map(|it| it.file_name());
-        Room::new(folder, program.as_deref())
+        WorkDir::new(folder, program.as_deref())
     }
 
     /// Makes the folder for a process of the user `id`, with its FIFOs; `None` for the server's own.
