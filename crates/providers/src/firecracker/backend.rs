@@ -17,9 +17,9 @@ use super::console::Console;
 use super::drives::Drives;
 use super::host::{self, Found, Machines, Programs};
 use super::image_files::ImageFiles;
-use super::keep::{self, Keeper};
 use super::machine::{self, Boot, Starting};
 use super::saved::{Checks, Saved, SavedRecord};
+use super::suspend::{self, Keeper};
 use super::templates::{Making, Properties, Templates};
 use super::vmm::{self, Jail};
 use super::work_dir::{self, MachineFile, WorkDir};
@@ -146,7 +146,7 @@ impl Backend for FirecrackerBackend {
             )));
         }
         if let Some(snapshot) = &spec.snapshot {
-            return keep::check_size(&self.parts.folders.snapshot(snapshot), &spec.resources);
+            return suspend::check_size(&self.parts.folders.snapshot(snapshot), &spec.resources);
         }
         if vcpus > VCPUS_MAX {
             return Err(Error::Invalid(format!(
@@ -257,7 +257,7 @@ impl Backend for FirecrackerBackend {
         let starting = Starting { room: &room, process: &process, tasks };
         let waiting = match origin {
             Origin::Wake => {
-                let guest = machine::wake(starting, boot.wait, &keep::renewed(&boot.machine), || Ok(())).await;
+                let guest = machine::wake(starting, boot.wait, &suspend::renewed(&boot.machine), || Ok(())).await;
                 let guest = guest.map_err(|error| console.ended(&error))?;
                 let launched = Instant::now();
                 if let Some(certificate) = &boot.machine.boot.trust {
@@ -332,7 +332,7 @@ impl Pauser for FirecrackerBackend {
     async fn pause(&self, folder: &BoxFolder, _: &Record) -> Result<bool> {
         let room = WorkDir::find(folder);
         room.mark_paused().map_err(not_written)?;
-        let stopped = match keep::process_of(folder) {
+        let stopped = match suspend::process_of(folder) {
             Ok(process) => process.stop(vmm::STOP_WAIT).await.map_err(|error| Error::failed("pause a machine", error)),
             Err(error) => Err(error),
         };
@@ -347,8 +347,8 @@ impl Pauser for FirecrackerBackend {
         if !room.is_marked_paused() {
             return Ok(());
         }
-        keep::process_of(folder)?.go_on().map_err(|error| Error::failed("resume a machine", error))?;
-        machine::go_on(&room, &self.parts.tasks, &keep::of_disk(folder)?).await?;
+        suspend::process_of(folder)?.go_on().map_err(|error| Error::failed("resume a machine", error))?;
+        machine::go_on(&room, &self.parts.tasks, &suspend::of_disk(folder)?).await?;
         room.unmark_paused();
         Ok(())
     }
@@ -372,7 +372,7 @@ impl Suspender for FirecrackerBackend {
     }
 
     fn is_suspended(&self, folder: &BoxFolder) -> bool {
-        keep::is_suspended(folder)
+        suspend::is_suspended(folder)
     }
 
     async fn wake(&self, folder: &BoxFolder, process: Option<&Process>) -> Result<Running> {
@@ -506,7 +506,7 @@ fn machine(plan: &Plan<'_>, disk_mb: u32) -> Result<Machine> {
         hostname: plan.id.as_str().to_owned(),
         // Set when it is sent.
         now_ns: 0,
-        entropy: keep::entropy()?,
+        entropy: suspend::entropy()?,
         pids: plan.resources.pids,
         shm_mb: plan.resources.memory_mb / 2,
         disk_bytes: u64::from(disk_mb) << 20,
