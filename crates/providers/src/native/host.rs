@@ -10,8 +10,8 @@ use crate::local::builder::try_box;
 use crate::local::cgroup::Cgroups;
 use crate::local::cgroup::controller::Controller;
 use crate::local::cgroup::remedy;
+use crate::local::host_privileges;
 use crate::local::launcher::LaunchError;
-use crate::local::powers;
 use crate::local::probe::{self, Probe};
 use crate::provider::TRANSPARENT;
 use crate::{Chain, Error, Facts, Isolation, LimitKind};
@@ -66,7 +66,7 @@ where
 
 fn shared_devices(is_root: bool) -> String {
     // A user may make none, whatever else it may.
-    let way = if is_root { powers::way_to("CAP_MKNOD") } else { "start the server as root".to_owned() };
+    let way = if is_root { host_privileges::way_to("CAP_MKNOD") } else { "start the server as root".to_owned() };
     format!("{SHARED_DEVICES}: {way}.")
 }
 
@@ -99,7 +99,7 @@ where
     if !can.privileged {
         probe.missing.push(SHARED_COUNTS.to_owned());
     }
-    probe.missing.extend(powers::missing());
+    probe.missing.extend(host_privileges::missing());
 }
 
 pub(super) fn facts(probe: &Probe<Capabilities>, cgroups: &Cgroups, transparent: bool) -> Facts {
@@ -135,7 +135,7 @@ fn explain(error: &Error, can: Capabilities) -> String {
             "the kernel forbids user namespaces to this user: set the sysctls kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0 where they exist, or run the server as root".to_owned()
         }
         "map the user ids" | "map the group ids" => {
-            format!("the server lacks CAP_SETUID or CAP_SETGID, or the ids are not its to give. For each of the two: {}", powers::way_to("CAP_SETUID"))
+            format!("the server lacks CAP_SETUID or CAP_SETGID, or the ids are not its to give. For each of the two: {}", host_privileges::way_to("CAP_SETUID"))
         }
         "map the ids of a layer" => "the kernel must be 5.19 or later, and the file system of /usr and of the data folder one that can be idmapped (ext4, xfs, btrfs)".to_owned(),
         "mount an overlay" if can.disk_upper => {

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use crate::local::backend::Backend;
 use crate::local::builder::try_box;
+use crate::local::host_privileges;
 use crate::local::launcher::LaunchError;
-use crate::local::powers;
 use crate::local::probe::{self, Probe};
 use crate::{Chain, Command, Error, Facts, Guest, Isolation, LimitKind, OutputEvent, Result};
 
@@ -61,7 +61,7 @@ pub(super) fn facts<C>(probe: &Probe<C>, has_ids: bool, api_is_open: bool) -> Fa
         missing.push(ONE_USER.to_owned());
     }
     missing.push(SHARED.to_owned());
-    missing.extend(powers::missing());
+    missing.extend(host_privileges::missing());
     missing.push(UNCOUNTED.to_owned());
     missing.extend(probe.error.clone());
     let version = probe.version.as_deref().unwrap_or_default();
