@@ -12,7 +12,6 @@ mod exec;
 mod failure;
 mod files;
 mod freezer;
-mod halt;
 mod kill_tree;
 mod known_ports;
 mod launch;
@@ -31,6 +30,7 @@ mod serve;
 mod settle;
 mod size;
 mod sockets;
+mod stop_box;
 mod tcp;
 mod tracer_notes;
 mod trust;
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         Some("vmm") => launch::vmm::run(),
         Some("machine") => serve::machine::run(),
         Some("sweep") => kill_tree::run(),
-        Some("halt") => halt::run(),
+        Some("halt") => stop_box::run(),
         Some("reclaim") => reclaim::run(args),
         Some("bare") => bare::run(args),
         _ => ExitCode::FAILURE,
