@@ -8,11 +8,11 @@ mod deadline;
 mod descriptor;
 mod diverted;
 mod egress;
+mod end_box;
 mod exec;
 mod failure;
 mod files;
 mod freezer;
-mod kill_tree;
 mod known_ports;
 mod launch;
 mod link;
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         Some("trace") => launch::trace::run(),
         Some("vmm") => launch::vmm::run(),
         Some("machine") => serve::machine::run(),
-        Some("sweep") => kill_tree::run(),
+        Some("sweep") => end_box::run(),
         Some("halt") => stop_box::run(),
         Some("reclaim") => reclaim::run(args),
         Some("bare") => bare::run(args),

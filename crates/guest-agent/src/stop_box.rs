@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use guest_protocol::{HALTED, Halt};
 use rustix::process::{Signal, getpid};
 
-use crate::kill_tree::{Process, known, members, processes, send};
+use crate::end_box::{Process, known, members, processes, send};
 use crate::launch::{become_user, read_order};
 
 /// Longest wait for the threads to stand still.

@@ -35,7 +35,7 @@ use super::refused::{At, Refused};
 use super::shares::{self, Part};
 use super::syscall::{CloneFlags, Cloned, clone3};
 use super::{parent, privileges, seccomp, syscall};
-use crate::{kill_tree, sockets};
+use crate::{end_box, sockets};
 
 /// Number of the listening socket in PRoot, and so in the agent.
 const LISTENER_FD: i32 = 3;
@@ -228,8 +228,8 @@ impl Watched {
             }
         }
         let ended = match self.id {
-            Some(id) => kill_tree::end_user(id),
-            None => kill_tree::end_below(&[getpid().as_raw_nonzero().get(), self.proot.as_raw_nonzero().get()]),
+            Some(id) => end_box::end_user(id),
+            None => end_box::end_below(&[getpid().as_raw_nonzero().get(), self.proot.as_raw_nonzero().get()]),
         };
         if ended { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
