@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::agent::Agent;
-use crate::turns;
+use crate::syscall_queue;
 
 /// Time after which the agent settles without a request: the first answer takes less.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -21,7 +21,7 @@ impl Agent {
             start_on(size.processors());
         }
         if let Some(turns) = self.turns.take()
-            && turns::give(turns).is_err()
+            && syscall_queue::give(turns).is_err()
         {
             // Without the thread, calls of programs would wait for ever.
             std::process::exit(1);

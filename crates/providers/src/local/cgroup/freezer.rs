@@ -15,7 +15,7 @@ const LOOK_PAUSE: Duration = Duration::from_micros(200);
 /// Longest such pause.
 const LOOK_PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Time after which a group that does not stop runs for a moment: a call of a box may wait for the
-/// agent, which has stopped already. The agent takes a longer pause than `LATE` in its `turns.rs` for
+/// agent, which has stopped already. The agent takes a longer pause than `LATE` in its `syscall_queue.rs` for
 /// this.
 const STOP_WAIT: Duration = Duration::from_millis(60);
 /// That moment. The agent makes no new call wait in the time that follows.
