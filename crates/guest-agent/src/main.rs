@@ -25,7 +25,7 @@ mod prepare_rootfs;
 mod ptrace;
 mod reclaim;
 mod relay;
-mod renew;
+mod restored;
 mod serve;
 mod settle;
 mod size;

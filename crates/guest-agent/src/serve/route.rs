@@ -27,7 +27,7 @@ use crate::failure::{Result, exhausted, internal, invalid, not_found, not_suppor
 use crate::files::acting::Actor;
 use crate::files::long_work::{self, Output};
 use crate::memory::Active;
-use crate::{exec, files, freezer, ports, renew};
+use crate::{exec, files, freezer, ports, restored};
 
 /// Maximum size of a JSON request: a pattern, its replacement and as many globs as there may be, each
 /// byte written as an escape of JSON.
@@ -137,7 +137,7 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             return done();
         }
         (&Method::POST, "/restored") => {
-            renew::renew(agent, &body(request).await?)?;
+            restored::renew(agent, &body(request).await?)?;
             return done();
         }
         (&Method::POST, "/files/search") => {
