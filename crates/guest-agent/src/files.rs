@@ -1,8 +1,8 @@
 //! Files of the box, as the box's user. The kernel resolves every path inside the box. Work is done
 //! in pieces, with other tasks' turns between them.
 
-pub(crate) mod acting;
 pub(crate) mod amend;
+pub(crate) mod as_user;
 mod copy;
 pub(crate) mod glob;
 pub(crate) mod list;

@@ -14,7 +14,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-use super::acting::Actor;
+use super::as_user::Actor;
 use crate::failure::{Result, exhausted, internal};
 
 /// Maximum number of such threads at once. Further work waits.

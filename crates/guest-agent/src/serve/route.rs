@@ -24,7 +24,7 @@ use super::rows::{self, Rows};
 use crate::agent::{Agent, FILE_OPERATIONS_MAX};
 use crate::exec::background;
 use crate::failure::{Result, exhausted, internal, invalid, not_found, not_supported};
-use crate::files::acting::Actor;
+use crate::files::as_user::Actor;
 use crate::files::long_work::{self, Output};
 use crate::memory::Active;
 use crate::{exec, files, freezer, ports, restored};
