@@ -19,7 +19,7 @@ pub struct AuditEntry {
     pub method: String,
     /// Path of the request, without the query.
     pub path: String,
-    /// HTTP status of the answer.
+    /// HTTP status of the response.
     pub status: u16,
     /// Duration of the request, in milliseconds.
     pub duration_ms: u64,

@@ -11,7 +11,7 @@ pub const SANDBOX_ENDED: &str = "tidebox: the sandbox ended while the command wa
 pub const PROVIDER_FAILED: &str = "tidebox: the provider failed while the command was running\n";
 /// Start of the line on stderr which reports that the deadline ended a command; the deadline
 /// follows.
-pub const TIMED_OUT: &str = "tidebox: the command was killed: it ran into its timeout of ";
+pub const TIMED_OUT: &str = "tidebox: the command was killed: it exceeded its timeout of ";
 
 /// A command to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -57,7 +57,7 @@ pub struct ExecRequest {
     /// Encoding of `stdin` in this request.
     #[serde(default)]
     pub stdin_encoding: TextEncoding,
-    /// Encoding of output in the answer.
+    /// Encoding of output in the response.
     #[serde(default)]
     pub encoding: TextEncoding,
     /// True to end a stream with an `exit` chunk.
@@ -68,7 +68,7 @@ pub struct ExecRequest {
     /// and is kept for `linger` without a reader. Only with `stream` or `background`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resumable: bool,
-    /// True to start the command and answer immediately. The command keeps running when the caller hangs up, has no
+    /// True to start the command and answer immediately. The command keeps running when the caller disconnects, has no
     /// deadline unless `timeout` sets one, and ends with the sandbox.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub background: bool,
@@ -112,7 +112,7 @@ pub enum ExecMode {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TextEncoding {
-    /// Unchanged; in answers, bytes that are not UTF-8 become U+FFFD.
+    /// Unchanged; in responses, bytes that are not UTF-8 become U+FFFD.
     #[default]
     Utf8,
     /// Standard base64 with padding; exact for any bytes.
@@ -146,7 +146,7 @@ pub struct ExecResult {
     pub truncated: bool,
 }
 
-/// A line of a streamed answer.
+/// A line of a streamed response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecChunk {
     /// Stream that the data belongs to.

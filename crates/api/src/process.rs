@@ -5,10 +5,10 @@ use utoipa::ToSchema;
 
 use crate::TextEncoding;
 
-/// Header with the number of the process whose output an answer streams.
+/// Header with the number of the process whose output a response streams.
 pub const PROCESS_HEADER: &str = "x-process-id";
 
-/// Answer to the start of a background process.
+/// Response to the start of a background process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessStarted {
     /// Number of the process in its sandbox.

@@ -67,7 +67,7 @@ pub struct QuotaRequest {
 /// Active sandboxes of an owner, and the limits that apply to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OwnerUsage {
-    /// Owner that the values are about.
+    /// Owner that the values apply to.
     pub owner_id: String,
     /// Number of active sandboxes.
     pub active_sandboxes: u64,

@@ -52,10 +52,10 @@ pub struct Sandbox {
     /// service holds the sandbox.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_disk: bool,
-    /// Memory that was returned to the system; only in the answer to a pause with `reclaim`.
+    /// Memory that was returned to the system; only in the response to a pause with `reclaim`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaimed: Option<Reclaimed>,
-    /// Domain below which its ports have host names; only in the answer to a spawn.
+    /// Domain below which its ports have host names; only in the response to a spawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview_domain: Option<String>,
 }

@@ -10,7 +10,7 @@ pub struct SandboxStats {
     pub sandbox_id: String,
     /// Provider that runs it.
     pub provider: String,
-    /// Time of the answer.
+    /// Time of the response.
     #[schema(format = DateTime)]
     pub timestamp: String,
     /// Time since the spawn request, in milliseconds.

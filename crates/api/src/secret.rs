@@ -19,7 +19,7 @@ const LISTED_MAX: usize = 100;
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecretRequest {
-    /// The value, which no answer ever shows.
+    /// The value, never shown in a response.
     pub value: String,
     /// Hosts that it is sent to over HTTPS: names, or all names below one; port 443 if none is given.
     /// None for a secret of commands.
@@ -43,7 +43,7 @@ impl PartialSchema for SecretRequest {
             "RequestSecret",
             text_schema(
                 r"^[!-~]([ -~]{0,8190}[!-~])?$",
-                "The value, which no answer ever shows: printable ASCII characters without leading or trailing spaces.",
+                "The value, never shown in a response: printable ASCII characters without leading or trailing spaces.",
             ),
         )
         .property(
@@ -74,7 +74,7 @@ impl PartialSchema for SecretRequest {
             "CommandSecret",
             text_schema(
                 r"^[\x01-\x7f]{1,8192}$",
-                "The value, which no answer ever shows: 1 to 8,192 bytes without NUL.",
+                "The value, never shown in a response: 1 to 8,192 bytes without NUL.",
             ),
         )
         .property("hosts", ArrayBuilder::new().items(Ref::from_schema_name(SecretHost::name())).max_items(Some(0)))

@@ -39,7 +39,7 @@ pub struct OwnerId(pub String);
 #[schema(pattern = r"^[!-.0-\[\]-~]{1,128}$", example = "user-1")]
 pub struct OwnerHeader(pub String);
 
-/// Identifier of a sandbox, as in the answer to its spawn.
+/// Identifier of a sandbox, as in the response to its spawn.
 #[derive(Debug, ToSchema)]
 #[schema(pattern = r"^sb-[a-z2-7]{16}$")]
 pub struct SandboxId(pub String);

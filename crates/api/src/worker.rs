@@ -126,7 +126,7 @@ pub struct Lease {
     pub expires_at: String,
 }
 
-/// Answer to the renewal of a lease.
+/// Response to the renewal of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Renewed {
     /// The lease after the renewal.

@@ -366,7 +366,7 @@ impl Client {
         } else if error.is_timeout() {
             Error::Timeout { after: self.answer_max }
         } else {
-            Error::Cut { what: "the answer was complete", reason: innermost(error) }
+            Error::Cut { what: "the response was complete", reason: innermost(error) }
         }
     }
 }

@@ -82,7 +82,7 @@ impl StopReason {
 
 /// An event that the state of the sandbox does not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a sandbox that is {from} cannot follow {event:?}")]
+#[error("a sandbox that is {from} does not allow {event:?}")]
 pub struct InvalidTransition {
     /// State that the event met.
     pub from: State,

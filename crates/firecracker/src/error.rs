@@ -15,7 +15,7 @@ pub enum Error {
     #[error("Firecracker exited or closed the connection: {0}")]
     Gone(String),
     /// The process, or a paused guest, has not answered within the limit.
-    #[error("no answer within {} ms", .0.as_millis())]
+    #[error("no response within {} ms", .0.as_millis())]
     Silent(Duration),
     /// The answer is none that Firecracker gives.
     #[error("unexpected response from Firecracker: {0}")]

@@ -92,8 +92,8 @@ impl Share {
         let budget = Rc::clone(&self.budget);
         if counted(wanted) > budget.whole {
             return Err(invalid(format!(
-                "the answer would need more than the {} MiB of memory that the sandbox has for answers; ask for less, \
-                 run `ls` or `find` in the sandbox, or give it more memory_mb",
+                "the response would need more than the {} MiB of memory that the sandbox has for responses; ask for \
+                 less, run `ls` or `find` in the sandbox, or give it more memory_mb",
                 budget.whole >> 20
             )));
         }
@@ -142,7 +142,7 @@ impl Drop for Share {
 }
 
 fn crowded() -> guest_protocol::Failure {
-    exhausted("other answers use all the memory that this sandbox has for answers; try again when they are done")
+    exhausted("other responses use all the memory that this sandbox has for responses; try again when they are done")
 }
 
 #[cfg(test)]

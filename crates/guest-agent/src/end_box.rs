@@ -163,7 +163,7 @@ pub(crate) fn send(pid: i32, signal: Signal) {
     }
 }
 
-#[expect(unsafe_code, reason = "no library offers a signal to everybody")]
+#[expect(unsafe_code, reason = "no library can signal every process")]
 fn kill_all_of_mine() {
     // SAFETY: takes no pointer. The caller has made sure whose processes these are.
     unsafe { libc::kill(-1, libc::SIGKILL) };

@@ -99,7 +99,7 @@ async fn first(input: &mut Input) -> Result<Exec> {
 }
 
 fn no_start() -> Failure {
-    invalid("a command begins with a start frame")
+    invalid("a command must begin with a start frame")
 }
 
 /// A command that has been started.

@@ -73,7 +73,7 @@ async fn stop_all(agent: &Agent) -> Result<()> {
     let mut pause = LOOK_PAUSE;
     while !kernel.group.is_frozen().map_err(cannot_stop)? {
         if Instant::now() >= deadline {
-            return Err(conflict("processes of the sandbox do not stop; try again"));
+            return Err(conflict("processes of the sandbox did not stop; try again"));
         }
         sleep(pause).await;
         pause = (pause * 2).min(LOOK_PAUSE_MAX);

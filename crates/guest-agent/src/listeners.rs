@@ -89,7 +89,7 @@ impl Listeners {
         }
         if self.addresses.borrow().len() >= LISTENERS_MAX {
             return Err(exhausted(format!(
-                "{LISTENERS_MAX} ports of the sandbox are listened on from outside, which is the maximum; close some"
+                "callers already listen on {LISTENERS_MAX} ports of the sandbox, the maximum; close some"
             )));
         }
         let first = bind(Ipv4Addr::LOCALHOST.into(), port).map_err(|error| refused(port, &error))?;
@@ -142,7 +142,7 @@ impl Listeners {
 }
 
 fn gone() -> guest_protocol::Failure {
-    not_found("no such connection is waiting: it was already accepted or refused, or the port is no longer listened on")
+    not_found("no such connection is waiting: it was already accepted or refused, or the listener has closed")
 }
 
 fn refused(port: u16, error: &io::Error) -> guest_protocol::Failure {

@@ -209,8 +209,8 @@ impl<T: Clone> State<T> {
                 return Err(Error::Unavailable(match none {
                     NoPlace::Queue => format!("{all} {what}; try again later"),
                     NoPlace::Share => format!(
-                        "too many {what} for this caller, who may have as many as remain for others, of {all}; wait \
-                         for them, or try again later"
+                        "too many {what} for this caller, which may use only its share of {all}; wait for them, or try \
+                         again later"
                     ),
                 }));
             };

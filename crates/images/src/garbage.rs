@@ -80,7 +80,7 @@ impl Store {
     pub(super) async fn tidy(self: &Arc<Self>, only: Option<HashSet<String>>) {
         let _removals = self.removals.lock().await;
         if let Err(error) = self.blocking("clean up images", move |store| store.sweep(only.as_ref())).await {
-            tracing::warn!(error = %Chain(&error), "cannot remove the leftovers of a failed pull yet");
+            tracing::warn!(error = %Chain(&error), "cannot remove the leftovers of a failed pull; retrying later");
         }
     }
 

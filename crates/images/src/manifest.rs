@@ -72,10 +72,10 @@ impl Document {
     fn of(bytes: &[u8]) -> Result<Document, String> {
         let kind: Kind = serde_json::from_slice(bytes).map_err(|_| "it is not a JSON object")?;
         if kind.schema_version == Some(1) {
-            return Err("it is of the old schema 1; push the image again with a newer Docker".to_owned());
+            return Err("it uses the old schema 1; push the image again with a newer Docker".to_owned());
         }
         match (kind.manifests.is_some(), kind.layers.is_some()) {
-            (true, true) => return Err("it is an index and an image at once".to_owned()),
+            (true, true) => return Err("it is both an index and an image".to_owned()),
             (false, false) => return Err("it has neither layers nor manifests".to_owned()),
             (true, false) | (false, true) => {}
         }
@@ -91,7 +91,7 @@ impl Document {
         };
         if !fits {
             let says = says.map(|says| shown(says.as_ref())).unwrap_or_default();
-            return Err(format!("its media type {says} does not fit its content"));
+            return Err(format!("its media type {says} does not match its content"));
         }
         let document = if index {
             serde_json::from_slice(bytes).map(Document::Index)

@@ -205,7 +205,7 @@ impl Registries {
             StatusCode::NOT_FOUND => Err(Fault::Missing),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !source.is_own(response.url()) => {
                 Err(Fault::Refused(format!(
-                    "`{}` redirects to `{}`, which answers {} and is not sent the login",
+                    "`{}` redirects to `{}`, which answers {}; the login is not sent there",
                     source.registry,
                     authority(response.url()),
                     status.as_u16()
@@ -218,7 +218,7 @@ impl Registries {
                 Err(Fault::Refused(format!("`{}` denies access to this login", source.registry)))
             }
             StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT | StatusCode::RANGE_NOT_SATISFIABLE => {
-                let text = format!("`{}` asks for fewer requests", source.registry);
+                let text = format!("`{}` limits requests", source.registry);
                 Err(Fault::Passing(text, retry_after(&response)))
             }
             _ if status.is_server_error() => Err(Fault::Passing(

@@ -108,10 +108,7 @@ impl Custom {
         };
         let client = Client::open(&config.base_url, options).map_err(|error| Error::Invalid(error.to_string()))?;
         if config.api_key.is_some() && config.base_url.starts_with("http://") && !client.is_local() {
-            tracing::warn!(
-                provider = config.name,
-                "its API key crosses the network without encryption; use an https:// URL"
-            );
+            tracing::warn!(provider = config.name, "its API key is sent unencrypted; use an https:// URL");
         }
         let remote = Remote {
             name: config.name,

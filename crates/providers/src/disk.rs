@@ -35,5 +35,5 @@ pub(crate) fn says_full(text: &str) -> bool {
 
 /// Returns the error of a disk without room for another box.
 pub(crate) fn full() -> Error {
-    Error::Full("the disk with this server's sandboxes is full; destroy some of them or make room on it".to_owned())
+    Error::Full("the disk with this server's sandboxes is full; destroy some of them or free space on it".to_owned())
 }

@@ -73,8 +73,8 @@ const HAVE_OWN_KERNEL: [&str; 2] = ["kata", "runsc"];
 /// Warning about kernel resources that no setting of an Engine bounds.
 const SHARED_COUNTS: &str = "Containers of this runtime share terminals, inotify instances and watches, epoll watches \
     (which the server and the Engine also need if they run as root), descriptors in flight, large pipes, and, below \
-    half of the limit for root on the Engine's machine, waiting signals, timers and message queues: one box can use up \
-    those of all. Start the Engine with userns-remap to protect the server, or use the runtime runsc or kata, or the \
+    half of the limit for root on the Engine's machine, waiting signals, timers and message queues: one box can use \
+    them all up. Start the Engine with userns-remap to protect the server, or use the runtime runsc or kata, or the \
     provider native.";
 
 /// Provider of boxes made by a Docker Engine. Clones share one state.

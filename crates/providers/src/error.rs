@@ -51,7 +51,7 @@ pub enum Error {
     NotAsked(Box<Error>),
     /// The service that makes the boxes gave no answer, a broken one, or nonsense. It may have done what was
     /// asked.
-    #[error("the service behind the provider gave no usable answer to the request to {action}")]
+    #[error("the service behind the provider did not answer the request to {action} as expected")]
     NoAnswer {
         /// Action that was asked for, as an infinitive.
         action: &'static str,

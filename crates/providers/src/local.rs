@@ -280,7 +280,7 @@ impl<B: Backend> Inner<B> {
             }
             Err(error) => {
                 if let Err(remains) = self.clear(entry, &plan.folder).await {
-                    tracing::warn!(%id, error = %remains, "what is left of a box that could not be made cannot be removed");
+                    tracing::warn!(%id, error = %remains, "cannot remove the remains of a box that could not be made");
                 }
                 self.boxes.forget(id);
                 Err(error)

@@ -183,7 +183,7 @@ impl Mock {
         if !place.with(self, |boxes| runs(boxes.get(id)))? {
             let attempt = self.count_attempt(id);
             if attempt < faults.start_fail {
-                return Err(Error::failed("start a box", "the label mock.start_fail asks for it"));
+                return Err(Error::failed("start a box", "requested by the label mock.start_fail"));
             }
             let files = spec.snapshot.as_ref().map(|snapshot| self.files_of(snapshot)).transpose()?;
             let made = Boxed::new(spec, files.as_deref(), faults.clone(), Arc::clone(&self.now), self.tasks.clone())?;
@@ -199,7 +199,7 @@ impl Mock {
                 self.schedule_end(place, id, &made, &faults);
             }
             if attempt < faults.lose_reply {
-                return Err(Error::failed("start a box", "the label mock.lose_reply asks for it"));
+                return Err(Error::failed("start a box", "requested by the label mock.lose_reply"));
             }
         }
         self.lock().attempts.remove(id);
@@ -216,7 +216,7 @@ impl Mock {
             tokio::time::sleep(delay).await;
         }
         if found.is_stop_refused() {
-            return Err(Error::failed("stop a box", "the label mock.stop_fail asks for it"));
+            return Err(Error::failed("stop a box", "requested by the label mock.stop_fail"));
         }
         found.kill();
         place.with(self, |boxes| {

@@ -111,12 +111,13 @@ fn check_base(base: &Path, is_root: bool) -> Result<()> {
     let shown = base.display();
     if base.to_str().is_none_or(|text| text.contains(':')) {
         return Err(Error::Invalid(format!(
-            "PRoot cannot work in {shown}: choose a data_dir whose path is UTF-8 and has no colon"
+            "PRoot does not work in {shown}: choose a data_dir whose path is UTF-8 and has no colon"
         )));
     }
     match base.ancestors().find(|dir| is_closed(dir)).filter(|_| is_root) {
         Some(closed) => Err(Error::Invalid(format!(
-            "the users of PRoot's boxes cannot reach {shown}, since {} is closed to others: open it (chmod o+x) or choose another data_dir",
+            "the users of PRoot's boxes cannot reach {shown}, because other users cannot enter {}: open it (chmod o+x) \
+             or choose another data_dir",
             closed.display()
         ))),
         None => Ok(()),

@@ -5,8 +5,8 @@ use crate::{Error, Provider, Result, Spec};
 /// Returns the error of a copy that could write nothing.
 pub(crate) fn copy_is_full(taken_mb: u32, bound_mb: u32) -> Error {
     Error::Invalid(format!(
-        "the sandbox's files have {taken_mb} MiB, so a copy with its `disk_mb` of {bound_mb} could write nothing; take \
-         a snapshot, and spawn from the snapshot with a larger `disk_mb`"
+        "the sandbox's files use {taken_mb} MiB, so a copy with its `disk_mb` of {bound_mb} would have no free space; \
+         take a snapshot, and spawn from the snapshot with a larger `disk_mb`"
     ))
 }
 

@@ -106,7 +106,7 @@ impl WorkerAgent {
             client::Options { ca_file: own.ca_file.as_deref(), answer_max: ANSWER_MAX, ..client::Options::default() };
         let client = client::Client::open(&own.control_plane, options)?;
         if own.control_plane.starts_with("http://") && !client.is_local() {
-            tracing::warn!("the worker's token crosses the network in the clear; use an https:// URL");
+            tracing::warn!("the worker's token is sent unencrypted; use an https:// URL");
         }
         Ok(Self { id, client, token })
     }
@@ -116,7 +116,8 @@ impl WorkerAgent {
         let terms = control.policy().leases;
         let retry = terms.heartbeat_interval.min(terms.grace / 6);
         let mut is_troubled = false;
-        tracing::info!(worker = %self.id, control_plane = self.client.base_url(), "working for a control plane");
+        tracing::info!(worker = %self.id, control_plane = self.client.base_url(), "running as a worker of a control \
+            plane");
         let watch = async {
             let mut look = tokio::time::interval(LOOK_EVERY);
             look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -129,8 +130,8 @@ impl WorkerAgent {
             loop {
                 let trouble = self.beat(&control).await.err();
                 match (&trouble, is_troubled) {
-                    (Some(error), false) => tracing::warn!(error, "out of touch with the control plane; trying again"),
-                    (None, true) => tracing::info!("in touch with the control plane again"),
+                    (Some(error), false) => tracing::warn!(error, "lost contact with the control plane; retrying"),
+                    (None, true) => tracing::info!("contact with the control plane is restored"),
                     (Some(_), true) | (None, false) => {}
                 }
                 is_troubled = trouble.is_some();

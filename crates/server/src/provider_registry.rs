@@ -77,7 +77,7 @@ impl fmt::Debug for Entry {
 async fn check(provider: &dyn Provider, clock: &dyn Clock) -> Checked {
     let started = Instant::now();
     let health = tokio::time::timeout(CHECK_TIMEOUT, provider.health()).await.unwrap_or_else(|_| Health {
-        error: Some(format!("no answer to a health check within {} s", CHECK_TIMEOUT.as_secs())),
+        error: Some(format!("no response to a health check within {} s", CHECK_TIMEOUT.as_secs())),
     });
     Checked { health, latency: started.elapsed(), at: clock.now() }
 }
@@ -106,7 +106,7 @@ impl Registry {
             if let (Offer::IfHealthy, Some(error)) = (offer, &checked.health.error)
                 && named != Some(name)
             {
-                tracing::warn!(provider = name, error, "a provider cannot work on this host and is not offered");
+                tracing::warn!(provider = name, error, "a provider does not work on this host and is not offered");
                 continue;
             }
             entries.push(Entry {

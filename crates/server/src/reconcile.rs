@@ -162,7 +162,7 @@ pub async fn number_events(control: Arc<Control>, stop: CancellationToken) {
             if let Err(error) = control.reserve_event_ids().await {
                 tracing::warn!(
                     error = %Chain(&error),
-                    "cannot reserve ids for events; events without an id are lost"
+                    "cannot reserve event ids; events without an id are lost"
                 );
                 tokio::time::sleep(IDS_RETRY).await;
             }
@@ -232,7 +232,7 @@ async fn begin_destroy(
     }
     let doomed: Result<Option<Sandbox>> = control.begin_destroy(id, reason).await;
     let sandbox = doomed.unwrap_or_else(|error| {
-        tracing::warn!(%id, error = %Chain(&error), "cannot end a sandbox yet");
+        tracing::warn!(%id, error = %Chain(&error), "cannot end a sandbox; retrying later");
         None
     });
     Some(Doomed { sandbox: sandbox?, action })
@@ -256,11 +256,11 @@ async fn follow_clock(control: &Control) -> Result<()> {
 async fn forget(control: &Control) -> Result<()> {
     let purged = control.store().purge_ended(control.retention_ends_before(), control.now()).await?;
     if purged > 0 {
-        tracing::debug!(purged, "forgot sandboxes that ended long ago");
+        tracing::debug!(purged, "deleted the rows of sandboxes that ended long ago");
     }
     let pruned = control.prune_audit().await?;
     if pruned > 0 {
-        tracing::debug!(pruned, "forgot rows of the audit history");
+        tracing::debug!(pruned, "deleted old rows of the audit history");
     }
     Ok(())
 }

@@ -100,7 +100,7 @@ async fn destroy_all(control: &Arc<Control>) {
     };
     let all = rows.for_each_concurrent(DESTROYS_AT_ONCE, destroy);
     if tokio::time::timeout(DESTROY_MAX, all).await.is_err() {
-        tracing::warn!("not all sandboxes could be destroyed within {} s; the others stay", DESTROY_MAX.as_secs());
+        tracing::warn!("not all sandboxes could be destroyed within {} s; the others remain", DESTROY_MAX.as_secs());
     }
 }
 

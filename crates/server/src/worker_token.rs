@@ -96,7 +96,7 @@ pub fn inspect(auth: &Auth, text: &str) -> Inspected {
     let verified = token::verify(text, keys.iter().copied(), &auth.worker_revoked_token_ids, now_ms);
     let refusal = match &verified {
         Err(Fault::Signature) if keys.is_empty() => {
-            Some("there is no key to check with; set `auth.worker_signing_key` or `auth.worker_signing_key_file`")
+            Some("there is no key to verify with; set `auth.worker_signing_key` or `auth.worker_signing_key_file`")
         }
         Err(fault) => Some(fault.message()),
         Ok(claims) if claims.worker_id == "local" => Some("the worker `local` is the server itself"),

@@ -14,7 +14,8 @@ pub enum Error {
     Corrupt(String),
     /// The store was written by a later release.
     #[error(
-        "the store has schema version {found}, this release knows up to {known}: use the release that wrote it, or a later one"
+        "the store has schema version {found}, but this release supports at most {known}: use the release that wrote \
+         it, or a later one"
     )]
     TooNew {
         /// Schema version of the file.

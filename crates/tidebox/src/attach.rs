@@ -74,7 +74,7 @@ pub async fn run(context: &Context, args: AttachArgs) -> Result {
     match end {
         End::Exited(code) => Ok(ExitCode::from(code)),
         End::Detached => {
-            context.output.remark(&format!("detached; `tidebox attach {id} {process}` returns to it"));
+            context.output.remark(&format!("detached; reattach with `tidebox attach {id} {process}`"));
             Ok(ExitCode::SUCCESS)
         }
         End::Signalled(code) => Err(Failure::silent(code)),

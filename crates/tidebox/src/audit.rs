@@ -26,7 +26,7 @@ pub struct AuditArgs {
     /// Show only requests with this method
     #[arg(long, value_name = "METHOD")]
     method: Option<String>,
-    /// Show only answers with this status
+    /// Show only responses with this status
     #[arg(long, value_name = "CODE")]
     status: Option<u16>,
     /// Show only paths that contain this text

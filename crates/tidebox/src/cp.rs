@@ -107,14 +107,14 @@ async fn copy_directory(context: &Context, args: &CpArgs, source: &Place, destin
             download_directory(client, id, path, &target, &there, &mut shown).await
         }
         (Place::Remote { id, path }, Place::Standard) if client.stat_file(id, path).await?.is_dir => {
-            Err(Failure::usage("a directory does not go to stdout; name one here"))
+            Err(Failure::usage("cannot copy a directory to stdout; name a local directory"))
         }
         _ => return Ok(false),
     };
     shown.clear();
     let left_out = copied?;
     if left_out > 0 {
-        context.output.remark(&format!("{left_out} devices, FIFOs and sockets were left out"));
+        context.output.remark(&format!("skipped {left_out} devices, FIFOs and sockets"));
     }
     Ok(true)
 }
@@ -193,7 +193,7 @@ pub fn place(written: &OsStr) -> Result<Place> {
         _ => {}
     }
     match text.split_once(':') {
-        Some(("", _)) => Err(Failure::usage(format!("`{text}` names no box before the colon; write ID:/path"))),
+        Some(("", _)) => Err(Failure::usage(format!("`{text}` has no sandbox ID before the colon; write ID:/path"))),
         Some((id, path)) if !id.contains('/') => {
             if path.starts_with('/') {
                 Ok(Place::Remote { id: id.to_owned(), path: path.to_owned() })
@@ -284,7 +284,7 @@ fn target(local: &Path, path: &str) -> Result<PathBuf> {
     let trailing = local.as_os_str().as_encoded_bytes().ends_with(b"/");
     if !local.is_dir() {
         return if trailing {
-            Err(Failure::usage(format!("`{}` is no directory here; make it first", local.display())))
+            Err(Failure::usage(format!("`{}` is not a local directory; create it first", local.display())))
         } else {
             Ok(local.to_owned())
         };

@@ -114,7 +114,7 @@ fn of_provider(provider: api::ProviderHealth) -> Vec<Finding> {
     let first = if healthy {
         Finding::ok(&name, format!("healthy{default}: {}", capabilities.join(", ")))
     } else {
-        let reason = error.unwrap_or_else(|| "it gives no reason".to_owned());
+        let reason = error.unwrap_or_else(|| "it reports no reason".to_owned());
         Finding::lacking(&name, Level::Missing, format!("not healthy{default}"), reason)
     };
     let rest = missing.into_iter().map(|missing| Finding::lacking(&name, Level::Warn, "could do more", missing));

@@ -225,7 +225,7 @@ pub async fn converse(context: &Context, id: &str, mut request: ExecRequest, ask
         End::Exited(code) => Ok(code),
         End::Detached => {
             let kept = if name.is_some() { "" } else { " within a minute" };
-            context.output.remark(&format!("detached; `tidebox attach {id} {process}` returns to it{kept}"));
+            context.output.remark(&format!("detached; reattach with `tidebox attach {id} {process}`{kept}"));
             Ok(0)
         }
         End::Signalled(code) => Err(Failure::silent(code)),

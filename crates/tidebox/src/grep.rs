@@ -80,7 +80,7 @@ pub async fn run(context: &Context, args: &GrepArgs) -> Result {
     if let Some(bound) = result.truncated_by {
         context.output.remark(match bound {
             SearchBound::Count => "there are more matches; raise --max-count, or narrow the search",
-            SearchBound::Size => "there are more matches than fit in an answer; narrow the search",
+            SearchBound::Size => "there are more matches than fit in a response; narrow the search",
             SearchBound::Time => "the search timed out before all files were searched; narrow the search",
         });
     }

@@ -29,7 +29,7 @@ impl Output {
         let mut text = match self.format {
             Format::Table => table(json),
             Format::Json => serde_json::to_string_pretty(json)
-                .map_err(|error| Failure::new("protocol_error", format!("the answer is not JSON: {error}")))?,
+                .map_err(|error| Failure::new("protocol_error", format!("the response is not JSON: {error}")))?,
         };
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');

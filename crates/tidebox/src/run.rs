@@ -134,7 +134,7 @@ async fn remove(context: &Context, sandbox: &Sandbox, signals: &mut Signals) {
             Ok(Ok(_)) => return,
             Ok(Err(error)) if error.is_code("not_found") => return,
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {} seconds", DESTROY_MAX.as_secs()),
+            Err(_) => format!("no response within {} seconds", DESTROY_MAX.as_secs()),
         },
     };
     let Sandbox { id, expires_at, .. } = sandbox;

@@ -45,7 +45,7 @@ const FAILURES_SHOWN: usize = 10;
 #[command(
     after_help = "One of SRC and DST is a directory in a sandbox, written ID:/path; the other is a local directory.\n\
     The contents of SRC are copied into DST, which is created if it is missing. Files with the same size\n\
-    and time count as equal. Files that only DST has stay, unless --delete is given.\n\n\
+    and time count as equal. Files that exist only in DST are kept, unless --delete is given.\n\n\
     tidebox sync . sb-…:/workspace/project\n\
     tidebox sync --delete sb-…:/workspace/results results"
 )]
@@ -323,7 +323,7 @@ fn text(done: &Done) -> String {
         text.push_str(&format!("; {} only in DST stay", done.extra));
     }
     if done.left_out > 0 {
-        text.push_str(&format!("; {} devices, FIFOs and sockets are left out", done.left_out));
+        text.push_str(&format!("; skipped {} devices, FIFOs and sockets", done.left_out));
     }
     text
 }

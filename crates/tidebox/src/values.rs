@@ -138,7 +138,7 @@ pub fn string_map(flag: &str, pairs: &[(String, String)]) -> Result<StringMap> {
     let mut map = StringMap::default();
     for (key, value) in pairs {
         if map.0.insert(key.clone(), value.clone()).is_some() {
-            return Err(Failure::usage(format!("{flag} gives `{key}` twice; give it once")));
+            return Err(Failure::usage(format!("{flag} sets `{key}` twice; set it once")));
         }
     }
     Ok(map)
@@ -172,6 +172,6 @@ mod test {
     fn a_key_given_twice_is_refused() {
         let pairs = [pair("a=1").unwrap(), pair("a=2").unwrap()];
         let failure = string_map("-e", &pairs).unwrap_err();
-        assert_eq!(failure.said(), Some(("usage", "-e gives `a` twice; give it once")));
+        assert_eq!(failure.said(), Some(("usage", "-e sets `a` twice; set it once")));
     }
 }

@@ -89,7 +89,10 @@ pub struct EgressPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEgress {
     /// It has too many entries.
-    #[error("`egress` has {0} entries; at most {ENTRIES_MAX} are allowed, more in a list of the operator (`@name`)")]
+    #[error(
+        "`egress` has {0} entries; at most {ENTRIES_MAX} are allowed; for more, use a list of the operator \
+        (`@name`)"
+    )]
     Long(usize),
     /// Its entries are too long together.
     #[error(

@@ -167,10 +167,10 @@ pub enum InvalidBinding {
     #[error("`hosts` may name at most {LISTED_MAX} hosts that the secret is sent to")]
     Hosts,
     /// It is bound to addresses.
-    #[error("`hosts`: `{0}` is an address; a secret is bound to names, which TLS can check")]
+    #[error("`hosts`: `{0}` is an address; use a host name, because TLS checks certificates by name")]
     Address(Target),
     /// It would be sent in plain text.
-    #[error("`hosts`: `{0}` is the port of plain HTTP; a secret is sent by HTTPS only, so leave the port out")]
+    #[error("`hosts`: `{0}` has the port of plain HTTP; secrets are sent only over HTTPS, so leave the port out")]
     PlainPort(Target),
     /// The header is no name of one, or one that frames requests.
     #[error("`header` must be the name of a header that does not control the connection, such as x-api-key")]

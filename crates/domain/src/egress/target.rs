@@ -185,7 +185,7 @@ pub enum TargetError {
     #[error("{0}")]
     Host(#[from] HostError),
     /// The port is at fault.
-    #[error("has a port that does not exist; write one from 1 to 65535, as in example.com:443")]
+    #[error("has an invalid port; write one from 1 to 65535, as in example.com:443")]
     Port,
     /// The network is at fault.
     #[error("is not a network; write one such as 10.0.0.0/8")]

@@ -15,7 +15,7 @@ impl Target {
     /// Checks what no connection can do without.
     pub(super) fn new(host: String, port: u16) -> Result<Target, Refusal> {
         if host.is_empty() {
-            return Err(Refusal::malformed("the request names no host"));
+            return Err(Refusal::malformed("the request has no host"));
         }
         if host.len() > EGRESS_HOST_BYTES_MAX {
             let message = format!("the host is longer than {EGRESS_HOST_BYTES_MAX} bytes, the limit for a name");
@@ -55,7 +55,7 @@ impl Target {
         }
         let port = match (port, default) {
             (Some(""), Some(default)) => default,
-            (Some(""), None) => return Err(Refusal::malformed("the request names no port; write host:port")),
+            (Some(""), None) => return Err(Refusal::malformed("the request has no port; write host:port")),
             (Some(port), _) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
                 port.parse().map_err(|_| Refusal::malformed("the port is larger than 65535"))?
             }

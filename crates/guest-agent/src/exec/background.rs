@@ -399,7 +399,7 @@ pub(crate) async fn remove(agent: &Agent, ProcessOnly { process }: ProcessOnly) 
     Ok(())
 }
 
-#[expect(clippy::disallowed_methods, reason = "the start is a time for people; nothing is reckoned with it")]
+#[expect(clippy::disallowed_methods, reason = "the start time is only displayed, never used in a calculation")]
 fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)

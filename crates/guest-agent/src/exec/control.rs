@@ -70,7 +70,7 @@ impl Commands {
             }
             Action::Signal(signal) => {
                 let signal = Signal::from_named_raw(signal);
-                running.signal(signal.ok_or_else(|| invalid("there is no such signal"))?);
+                running.signal(signal.ok_or_else(|| invalid("unknown signal"))?);
                 Ok(())
             }
         }

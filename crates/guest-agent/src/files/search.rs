@@ -49,7 +49,7 @@ impl From<Left> for Stop {
 /// Invalid for one that is malformed or too large.
 pub(super) fn compile(pattern: &TextPattern, within_lines: bool, bytes_max: usize) -> Result<RegexMatcher> {
     if pattern.text.is_empty() {
-        return Err(invalid("the pattern is empty; say what to look for"));
+        return Err(invalid("the pattern is empty; set a pattern to search for"));
     }
     if pattern.text.len() > PATTERN_BYTES_MAX {
         return Err(invalid(format!("the pattern is longer than {} KiB", PATTERN_BYTES_MAX / 1024)));

@@ -280,7 +280,7 @@ fn clear(dir: &OwnedFd, name: &[u8]) -> Result<()> {
     match unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(Errno::ISDIR | Errno::PERM) if is_dir(dir, name) => {
-            Err(invalid("there is a directory with this name in the sandbox; remove it first"))
+            Err(invalid("a directory with this name exists in the sandbox; remove it first"))
         }
         Err(errno) => Err(refused("the file with this name in the sandbox", errno)),
     }
@@ -293,7 +293,7 @@ pub(super) fn is_dir(dir: &OwnedFd, name: &[u8]) -> bool {
 
 fn file(dir: &OwnedFd, name: &[u8], mode: u32, mtime: Time, size: u64, content: &mut impl Read) -> Result<()> {
     if is_dir(dir, name) {
-        return Err(invalid("there is a directory with this name in the sandbox; remove it first"));
+        return Err(invalid("a directory with this name exists in the sandbox; remove it first"));
     }
     // A part never stands under the file's own name.
     let temporary = Temporary::in_dir(dir).map_err(file_refused)?;
@@ -339,7 +339,7 @@ fn unreadable(error: std::io::Error) -> Failure {
 }
 
 fn malformed_number(_: std::io::Error) -> Failure {
-    invalid("a number of its header is malformed")
+    invalid("a number in its header is malformed")
 }
 
 /// Reads the content of a header that describes the next member.

@@ -223,11 +223,11 @@ fn boot(launch: &Launch) -> Boot {
 
 /// Returns the agent's command line and environment.
 fn arguments(boot: &Boot) -> Result<(Vec<CString>, Vec<CString>), Refused> {
-    let boot = serde_json::to_string(boot).map_err(|_| Errno::INVAL).at("prepare the agent's order")?;
-    let argv = c_strings(&["tidebox-agent", "agent"]).at("prepare the agent's order")?;
+    let boot = serde_json::to_string(boot).map_err(|_| Errno::INVAL).at("prepare the agent's instructions")?;
+    let argv = c_strings(&["tidebox-agent", "agent"]).at("prepare the agent's instructions")?;
     let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     // Not an argument, which every program of the box sees in lists of processes.
-    let env = c_strings(&[path, &format!("{ORDER}={boot}")]).at("prepare the agent's order")?;
+    let env = c_strings(&[path, &format!("{ORDER}={boot}")]).at("prepare the agent's instructions")?;
     Ok((argv, env))
 }
 

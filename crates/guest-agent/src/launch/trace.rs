@@ -180,7 +180,7 @@ fn prepare(trace: &Trace, given: &Given<'_>) -> Result<Command, Refused> {
         traced: Some(Traced { notes_fd: NOTES_FD, ..trace.boot.traced.clone().unwrap_or_default() }),
         ..trace.boot.clone()
     };
-    let boot = serde_json::to_string(&boot).map_err(|_| Errno::INVAL).at("prepare the agent's order")?;
+    let boot = serde_json::to_string(&boot).map_err(|_| Errno::INVAL).at("prepare the agent's instructions")?;
     let (program, arguments) = trace.argv.split_first().ok_or(Errno::INVAL).at("find PRoot")?;
     let mut command = Command::new(program);
     command.args(arguments).arg("agent").env_clear().envs(&trace.env).env(ORDER, &boot).current_dir("/");

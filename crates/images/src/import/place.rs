@@ -23,8 +23,8 @@ impl Place {
             Error::Unavailable(match none {
                 NoPlace::Queue => format!("{IMPORTS_MAX} archives are being imported; try again later"),
                 NoPlace::Share => format!(
-                    "too many archives are being imported for this caller, who may have as many as remain for others, \
-                     of {IMPORTS_MAX}; wait for them, or try again later"
+                    "too many archives are being imported for this caller, which may use only its share of \
+                     {IMPORTS_MAX}; wait for them, or try again later"
                 ),
             })
         })?;

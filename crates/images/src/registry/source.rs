@@ -64,10 +64,10 @@ pub(super) async fn bounded(mut response: Response, bytes_max: u64) -> Result<Ve
         let chunk = response
             .chunk()
             .await
-            .map_err(|_| Fault::Passing("the registry cut off its answer".to_owned(), Duration::ZERO))?;
+            .map_err(|_| Fault::Passing("the registry cut off its response".to_owned(), Duration::ZERO))?;
         let Some(chunk) = chunk else { return Ok(bytes) };
         if (bytes.len() + chunk.len()) as u64 > bytes_max {
-            return Err(Fault::Broken(format!("the registry answers with more than {bytes_max} bytes")));
+            return Err(Fault::Broken(format!("the registry sends more than {bytes_max} bytes")));
         }
         bytes.extend_from_slice(&chunk);
     }
@@ -79,7 +79,7 @@ pub(super) fn unreachable(source: &Source, error: &reqwest::Error) -> Fault {
     if error.is_timeout() {
         return slow(source);
     }
-    let mut what = if error.is_connect() { "cannot be reached" } else { "cut off its answer" };
+    let mut what = if error.is_connect() { "cannot be reached" } else { "cut off its response" };
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
         let text = error.to_string();
@@ -94,7 +94,7 @@ pub(super) fn unreachable(source: &Source, error: &reqwest::Error) -> Fault {
             return Fault::Broken(format!("`{}` does not use TLS (set `plain_http` to allow that)", source.registry));
         }
         if text.contains("dns error") || text.contains("lookup address") {
-            what = "has no address (is its name right?)";
+            what = "has no address (check the name)";
         }
         cause = error.source();
     }

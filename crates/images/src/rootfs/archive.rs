@@ -150,7 +150,7 @@ impl<R: Read> Archive<R> {
     fn sparse(&self, member: &mut Member, mut parts: Vec<Part>, size: u64) -> Result<()> {
         parts.retain(|part| part.length > 0);
         if pax::check(&parts, size)? != self.left {
-            return Err(refuse("the map of a sparse file does not fit its content"));
+            return Err(refuse("the map of a sparse file does not match its content"));
         }
         member.size = size;
         member.parts = Some(parts);

@@ -130,7 +130,7 @@ impl<'a> Unpacking<'a> {
 
     fn whiteout(&mut self, parent: &[u8], last: &[u8], hidden: &[u8]) -> Result<()> {
         if hidden.is_empty() || hidden == b"." || hidden == b".." {
-            return Err(refuse("it hides a file without a name"));
+            return Err(refuse("it is a whiteout without a file name"));
         }
         let Some(here) = self.root.enter_existing(parent)? else { return Ok(()) };
         let fd = duplicate(&here.fd)?;

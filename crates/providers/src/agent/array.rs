@@ -58,7 +58,7 @@ impl Connection {
             while let Some(piece) = body.piece(action).await? {
                 text += piece.len();
                 if text > bounds.text {
-                    return Err(too_much(action, format!("the agent's answer is larger than {} bytes", bounds.text)));
+                    return Err(too_much(action, format!("the agent's response is larger than {} bytes", bounds.text)));
                 }
                 elements
                     .feed(&piece, |element| {
@@ -74,13 +74,13 @@ impl Connection {
                         Ok(())
                     })
                     .unwrap_or_else(|| {
-                        Err(Error::failed(action, "the agent's answer is not an array of the expected elements"))
+                        Err(Error::failed(action, "the agent's response is not an array of the expected elements"))
                     })?;
                 if held > SMALL_BYTES && turn.is_none() {
                     turn = Some(timeout(TURN_WAIT, self.large_answer()).await.map_err(|_| crowded())??);
                 }
             }
-            if elements.is_whole() { Ok(()) } else { Err(Error::failed(action, "the agent's answer was cut off")) }
+            if elements.is_whole() { Ok(()) } else { Err(Error::failed(action, "the agent's response was cut off")) }
         };
         within(action, wait, answer).await
     }
@@ -91,7 +91,7 @@ fn too_much(action: &'static str, what: String) -> Error {
 }
 
 fn crowded() -> Error {
-    Error::Exhausted("another large answer of this sandbox is in progress; try again when it is done".to_owned())
+    Error::Exhausted("another large response of this sandbox is in progress; try again when it is done".to_owned())
 }
 
 /// A splitter of a JSON array into its elements. Holds at most one element.

@@ -270,7 +270,7 @@ impl Incoming {
         let Some(found) = trailers.get(FAILURE_TRAILER) else { return Ok(None) };
         Err(match from_header(found) {
             Some(found) => failure(action, found),
-            None => Error::failed(action, "the agent aborted the answer without a reason"),
+            None => Error::failed(action, "the agent aborted the response without a reason"),
         })
     }
 

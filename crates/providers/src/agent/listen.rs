@@ -16,8 +16,8 @@ use super::request::SHORT_WAIT;
 use crate::{ByteStream, Error, PortConnection, PortConnections, Result};
 
 const LISTEN: &str = "listen on a port of a box";
-const ACCEPT: &str = "accept a connection to a port that is listened on";
-const REFUSE: &str = "refuse a connection to a port that is listened on";
+const ACCEPT: &str = "accept a connection to a port with a listener";
+const REFUSE: &str = "refuse a connection to a port with a listener";
 
 /// Begins to listen.
 pub(super) async fn listen(connection: &Arc<Connection>, port: u16) -> Result<PortConnections> {

@@ -110,7 +110,7 @@ pub(super) async fn collect(action: &'static str, mut body: Incoming, bytes_max:
     let mut all = BytesMut::new();
     while let Some(piece) = body.piece(action).await? {
         if first.len() + all.len() + piece.len() > bytes_max {
-            return Err(Error::failed(action, format!("the agent's answer is larger than {bytes_max} bytes")));
+            return Err(Error::failed(action, format!("the agent's response is larger than {bytes_max} bytes")));
         }
         // Nearly every answer is one piece, which needs no copy.
         if first.is_empty() && all.is_empty() {

@@ -36,7 +36,7 @@ async fn rows<T: DeserializeOwned>(
                 return Ok(end);
             }
         }
-        Err(Error::failed(action, "the agent's answer was cut off"))
+        Err(Error::failed(action, "the agent's response was cut off"))
     };
     within(action, Duration::from_millis(time_ms) + SHORT_WAIT, gather).await
 }

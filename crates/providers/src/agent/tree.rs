@@ -47,7 +47,7 @@ pub(super) async fn amend(connection: &Arc<Connection>, wanted: &Amend) -> Resul
     const ACTION: &str = "change files";
     let answer = async {
         let mut lines = Lines::of(ACTION, connection, "/files/amend", wanted, AMENDED_BYTES_MAX).await?;
-        lines.next().await?.ok_or_else(|| Error::failed(ACTION, "the agent's answer was cut off"))
+        lines.next().await?.ok_or_else(|| Error::failed(ACTION, "the agent's response was cut off"))
     };
     let line = within(ACTION, LONG_WAIT, answer).await?;
     let done: Amended = serde_json::from_slice(&line).map_err(|error| Error::failed(ACTION, error))?;

@@ -25,7 +25,7 @@ const STDIN_BYTES_MAX: usize = 1024 * 1024;
 
 pub(super) async fn exec(guest: &CustomGuest, command: Command) -> Result<OutputStream> {
     let Some((program, args)) = command.argv.split_first().filter(|(program, _)| !program.is_empty()) else {
-        return Err(Error::Invalid("the command is empty; say what to run".to_owned()));
+        return Err(Error::Invalid("the command is empty; name a program to run".to_owned()));
     };
     let stdin = match command.stdin {
         Some(stdin) => {

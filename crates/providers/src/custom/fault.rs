@@ -27,7 +27,7 @@ pub(super) fn fault(action: &'static str, generation: Option<u64>, error: Remote
         // Without a box, the disk that holds the boxes is meant.
         "no_space" if action == START => Error::Full(words),
         "no_space" => Error::NoSpace,
-        "resource_limit" => Error::Exhausted(format!("the service behind this provider is at a limit: {words}")),
+        "resource_limit" => Error::Exhausted(format!("the service behind this provider has reached a limit: {words}")),
         "unavailable" => Error::Unavailable(words),
         "unauthorized" | "forbidden" => Error::Unavailable(
             "the service behind it rejects our credentials; its operator has to check the API key".to_owned(),

@@ -18,7 +18,7 @@ use super::remote::Remote;
 use crate::{ByteStream, Error, PortConnection, PortConnections, Result};
 
 const LISTEN: &str = "listen on a port of a box";
-const ACCEPT: &str = "accept a connection to a port that is listened on";
+const ACCEPT: &str = "accept a connection to a port with a listener";
 /// Connections that may wait, or be given up, at once.
 const CONNECTIONS_MAX: usize = LISTEN_CONNECTIONS_MAX;
 

@@ -11,7 +11,7 @@ use crate::provider::MEMORY_RECLAIM;
 use crate::{Error, Pauses, Reclaimed, ReclaimedBy, Result};
 
 const PAUSE: &str = "pause a box";
-const RECLAIM: &str = "hand back the memory of a box";
+const RECLAIM: &str = "reclaim the memory of a box";
 const RESUME: &str = "resume a box";
 
 #[async_trait]
@@ -69,8 +69,8 @@ impl Pauses for Custom {
 impl Custom {
     fn cannot_reclaim(&self) -> Error {
         Error::NotSupported(format!(
-            "the service behind the provider `{}` cannot hand back the memory of a sandbox; GET /api/v1/providers \
-             lists providers with the capability `{MEMORY_RECLAIM}`",
+            "the service behind the provider `{}` cannot reclaim the memory of a sandbox; GET /api/v1/providers lists \
+             providers with the capability `{MEMORY_RECLAIM}`",
             self.remote.name
         ))
     }

@@ -41,7 +41,7 @@ const INPUT_BYTES_MAX: usize = 512 * 1024;
 /// Starts a process; see [`crate::Guest::start_process`].
 pub(super) async fn start(guest: &CustomGuest, command: Command, background: Background) -> Result<ProcessInfo> {
     let Some((program, args)) = command.argv.split_first().filter(|(program, _)| !program.is_empty()) else {
-        return Err(Error::Invalid("the command is empty; say what to run".to_owned()));
+        return Err(Error::Invalid("the command is empty; name a program to run".to_owned()));
     };
     let Background { name, linger, is_lossless, input, stdin } = background;
     if let Some(fault) = name.as_deref().and_then(process_name_fault) {
@@ -352,7 +352,7 @@ pub(super) async fn remove(guest: &CustomGuest, process: u64) -> Result<()> {
 /// Runs a command that is controlled; see [`crate::Guest::exec_interactive`].
 pub(super) async fn interactive(guest: &CustomGuest, command: Command) -> Result<Interactive> {
     let Some((program, args)) = command.argv.split_first().filter(|(program, _)| !program.is_empty()) else {
-        return Err(Error::Invalid("the command is empty; say what to run".to_owned()));
+        return Err(Error::Invalid("the command is empty; name a program to run".to_owned()));
     };
     let start = SocketStart {
         kind: SocketKind::Start,

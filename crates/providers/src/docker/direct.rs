@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 
 use crate::agent::{AgentGuest, connect_unix};
 
-/// Limit for the agent's answer. A running agent answers at once; after the limit the Engine's
+/// Limit for the agent's response. A running agent answers at once; after the limit the Engine's
 /// way is tried, which waits longer.
 const ANSWER_WAIT: Duration = Duration::from_secs(3);
 /// Most bytes read of a `cgroup` file: a dozen lines with a path each.

@@ -84,7 +84,7 @@ impl Engine {
             Ok(Err(error)) if fault::is_unreachable(&error) => {
                 Err(format!("{}: {}", place, fault::unreachable(&error)))
             }
-            Ok(Err(error)) => Err(format!("{place}: the Docker Engine refuses to describe itself ({error})")),
+            Ok(Err(error)) => Err(format!("{place}: the Docker Engine does not report its state ({error})")),
             Err(_) => Err(format!("{place}: the Docker Engine takes longer than a second to answer")),
         };
         let mut seen = self.seen.write();

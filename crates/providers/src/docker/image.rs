@@ -51,7 +51,7 @@ impl Image {
 pub(super) fn name_of(name: &str) -> Result<Name> {
     if name == "host" {
         return Err(Error::Invalid(
-            "the provider docker has no image `host`; native and proot have it. Write an image such as \
+            "the provider docker has no image `host`; native and proot have it. Use an image such as \
              `debian:stable-slim`"
                 .to_owned(),
         ));

@@ -53,8 +53,8 @@ impl Inner {
 
 fn elsewhere() -> Error {
     Error::NotSupported(
-        "the memory of a container is handed back by its control group, which the server cannot see: run the Engine on \
-         the server's machine, and the server outside of containers"
+        "the memory of a container is reclaimed through its control group, which the server cannot see: run the Engine \
+         on the server's machine, and the server outside of containers"
             .to_owned(),
     )
 }
@@ -111,7 +111,7 @@ impl Pauses for Docker {
     async fn reclaim(&self, id: &SandboxId) -> Result<Reclaimed> {
         let group = self.inner.memory(id).await?;
         let agent = tokio::task::spawn_blocking(AgentFile::sealed).await;
-        let agent = agent.map_err(|error| Error::failed("hand back the memory of a box", error))??;
+        let agent = agent.map_err(|error| Error::failed("reclaim the memory of a box", error))??;
         group.reclaim(&agent).await
     }
 }

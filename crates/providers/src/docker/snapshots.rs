@@ -95,7 +95,7 @@ impl Inner {
             Ok::<_, ClientError>(())
         };
         if let Err(error) = removed.await {
-            tracing::info!(%error, "images of removed snapshots not removed yet");
+            tracing::info!(%error, "cannot remove images of removed snapshots; retrying later");
         }
     }
 

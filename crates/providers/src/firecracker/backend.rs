@@ -285,7 +285,7 @@ impl Backend for FirecrackerBackend {
                     self.templates.fall_back(&saved, &console.ended(&error));
                     process.kill().map_err(not_made)?;
                     if !process.ended_within(vmm::ALONE_WAIT).await {
-                        return Err(not_made("a process that could not load a machine does not exit"));
+                        return Err(not_made("a process that could not load a machine did not exit"));
                     }
                     room.clear().map_err(not_made)?;
                     // The machine may have written to it.

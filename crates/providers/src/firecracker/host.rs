@@ -19,8 +19,8 @@ const KVM: &str = "/dev/kvm";
 /// Memory of the machine of a probe: enough for any usual kernel to boot.
 pub(super) const PROBE_MEMORY_MB: u32 = 128;
 
-const UNJAILED: &str = "Machines run without the jailer: a guest that exploits a fault in Firecracker becomes the \
-    server's own user. Run the server as root, and set providers.firecracker.jailer.enabled to true or leave it \
+const UNJAILED: &str = "Machines run without the jailer: a guest that exploits a fault in Firecracker gets the rights \
+    of the server's user. Run the server as root, and set providers.firecracker.jailer.enabled to true or leave it \
     out.";
 
 /// Machines that boot here.

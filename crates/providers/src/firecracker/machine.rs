@@ -216,7 +216,7 @@ async fn thaw(room: &WorkDir, wait: Duration) {
                 Ok(()) => return,
                 Err(error) => error,
             };
-            tracing::debug!(error = %crate::Chain(&error), "cannot resume the processes of a box yet");
+            tracing::debug!(error = %crate::Chain(&error), "cannot resume the processes of a box; retrying later");
             let has_ended = room.connect(VSOCK).await.is_err_and(|error| nothing_listens(&error));
             if has_ended || matches!(error, Error::NotFound(_) | Error::NotSupported(_)) {
                 return;

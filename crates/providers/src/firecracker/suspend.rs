@@ -208,7 +208,7 @@ impl Keeper<'_> {
             if !process.ended_within(ALONE_WAIT).await {
                 cgroup::kill_members(&machine.vmm.cgroups);
                 if !process.ended_within(END_WAIT).await {
-                    return Err(Error::Unavailable("the process of a machine does not exit; try again".to_owned()));
+                    return Err(Error::Unavailable("the process of a machine did not exit; try again".to_owned()));
                 }
             }
         }

@@ -73,8 +73,7 @@ pub(crate) fn is_frozen(record: &Record) -> bool {
 fn freezer(record: &Record) -> Result<Freezer> {
     Freezer::of(&record.cgroups).ok_or_else(|| {
         Error::NotSupported(
-            "the box has no control group that can be frozen, because an earlier build of the server made it; \
-             spawn it again"
+            "the box has no freezable control group because an earlier build of the server made it; spawn it again"
                 .to_owned(),
         )
     })

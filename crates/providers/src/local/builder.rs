@@ -88,7 +88,7 @@ pub(crate) async fn remove<B: Backend>(backend: &B, folder: &BoxFolder, process:
     if let Some(process) = process
         && !process.ended_within(END_WAIT).await
     {
-        return Err(not_removed("its first process does not end"));
+        return Err(not_removed("its first process did not exit"));
     }
     backend.release(folder, &record).await.map_err(not_removed)?;
     let parts = backend.parts();

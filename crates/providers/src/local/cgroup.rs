@@ -54,7 +54,7 @@ impl Cgroups {
         let mut cgroups = Cgroups { parents, missing: refused };
         if let Some(Parent { dir, .. }) = cgroups.parents.iter().find(|parent| parent.lacks_socket_limit()) {
             cgroups.missing.push(format!(
-                "The control group {} has no {SOCKET_LIMIT}, so buffers of sockets count to no limit of a box: use \
+                "The control group {} has no {SOCKET_LIMIT}, so socket buffers do not count toward a box's limits: use \
                  control groups of version 2, where they count as its memory.",
                 dir.display()
             ));

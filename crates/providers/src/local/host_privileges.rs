@@ -3,8 +3,11 @@
 use rustix::process::{Resource, geteuid, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
-const LOWERS_SCORE: &str = "The server lacks CAP_SYS_RESOURCE: processes of a box are ended before the server when memory runs out, but can set that back (oom_score_adj)";
-const DUMPS_CORE: &str = "The server was started with a limit of 0 for core dumps, at which the kernel gives those of boxes to a program of the host if kernel.core_pattern names one. Start it with a limit of at least 1 (systemd: LimitCORE=1).";
+const LOWERS_SCORE: &str = "The server lacks CAP_SYS_RESOURCE: when memory runs out, processes of a box are killed \
+    before the server, but they can undo that (oom_score_adj)";
+const DUMPS_CORE: &str = "The server was started with a limit of 0 for core dumps, so the kernel passes the core dumps \
+    of boxes to a host program if kernel.core_pattern names one. Start it with a limit of at least 1 (systemd: \
+    LimitCORE=1).";
 
 /// Returns what the server lacks, a sentence each.
 pub(crate) fn missing() -> Vec<String> {
@@ -23,9 +26,9 @@ fn way_of(is_root: bool, capability: &str) -> String {
     let short = capability.strip_prefix("CAP_").unwrap_or(capability);
     if is_root {
         return format!(
-            "in a container, start that one with --cap-add={short}; in a unit, add {capability} to its \
-             CapabilityBoundingSet=, or leave that out; in a shell, `capsh --print` shows what it may have: start the \
-             server from a login that has {capability}"
+            "in a container, start the container with --cap-add={short}; in a unit, add {capability} to its \
+             CapabilityBoundingSet=, or leave out that setting; in a shell, `capsh --print` shows what it may have: \
+             start the server from a login that has {capability}"
         );
     }
     let lower = short.to_ascii_lowercase();

@@ -204,7 +204,7 @@ impl HostRootfs {
             }
             write_items(base, &path, &items)?;
         }
-        Err(io::Error::other(format!("{} is removed again and again", path.display())))
+        Err(io::Error::other(format!("{} is repeatedly removed", path.display())))
     }
 
     /// Removes skeletons below `base` that neither this server nor a box in `used` needs.

@@ -26,7 +26,7 @@ pub(crate) fn check(provider: &str, default: &str, images: Option<&Images>, spec
     if spec.image == HOST {
         if default != HOST {
             return Err(Error::Invalid(format!(
-                "the provider {provider} has no image `{HOST}`; native and proot have it. Write an image such as \
+                "the provider {provider} has no image `{HOST}`; native and proot have it. Use an image such as \
                  `{default}`"
             )));
         }
@@ -60,7 +60,8 @@ fn unknown(provider: &str, image: &str) -> Error {
 pub(crate) fn held_again(images: Option<&Images>, id: &SandboxId, digest: &str) -> Option<ImageGuard> {
     let held = images.and_then(|images| images.hold(digest));
     if held.is_none() {
-        tracing::warn!(%id, digest, "the image of a box is not in the store any more: what the box has not read yet is gone");
+        tracing::warn!(%id, digest, "the image of a box is no longer in the store: files that the box has not read yet \
+            are lost");
     }
     held
 }

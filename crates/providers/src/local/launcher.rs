@@ -229,7 +229,7 @@ async fn within<T, E: From<io::Error>>(step: impl Future<Output = Result<T, E>>)
 }
 
 fn ended() -> io::Error {
-    io::Error::other("it ended without a word")
+    io::Error::other("it exited without a report")
 }
 
 /// Returns the two ends of the connection to a launcher, the second for the launcher itself.

@@ -66,7 +66,7 @@ impl<B: Backend> Inner<B> {
             return Err(Error::Gone);
         }
         let group = MemoryGroup::of(&record(&folder, &self.boxes.entry(id))?.cgroups).ok_or_else(|| {
-            Error::NotSupported("no control group counts the memory of the box, so none can be handed back".to_owned())
+            Error::NotSupported("no control group counts the memory of the box, so it cannot be reclaimed".to_owned())
         })?;
         group.check_reclaim().map(|()| group)
     }
@@ -93,7 +93,7 @@ impl<B: Backend> Pauses for Local<B> {
             let (folder, record) = inner.alive(&id, &entry)?;
             match inner.pauser()?.pause(&folder, &record).await? {
                 true => Ok(()),
-                false => Err(Error::Unavailable("processes of the box do not stop; try again".to_owned())),
+                false => Err(Error::Unavailable("processes of the box did not stop; try again".to_owned())),
             }
         };
         self.tracked(work, "pause a box").await

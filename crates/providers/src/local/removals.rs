@@ -43,7 +43,7 @@ impl Removals {
             let shown = path.display().to_string();
             let removed = tokio::task::spawn_blocking(move || host_disk::remove_tree(&path)).await;
             if let Ok(Err(error)) = &removed {
-                tracing::warn!(path = shown, %error, "what is left of a box cannot be deleted; the next start tries again");
+                tracing::warn!(path = shown, %error, "cannot delete the remains of a box; the next start retries");
             }
             done(matches!(removed, Ok(Ok(()))));
         });

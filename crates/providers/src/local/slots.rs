@@ -39,7 +39,7 @@ impl<B: Backend> Inner<B> {
             return Err(Error::Gone);
         }
         if spec.snapshot.is_some() {
-            return Err(Error::NotSupported("a slot is made of an image, and of no snapshot".to_owned()));
+            return Err(Error::NotSupported("a slot is made from an image, not from a snapshot".to_owned()));
         }
         let record = host_folder.read().unwrap_or_default();
         let (true, Some(id_base), Some((host_pid, host_started))) =
@@ -83,7 +83,8 @@ impl<B: Backend> Inner<B> {
             }
             Err(error) => {
                 if let Err(remains) = self.clear_slot(slot, &plan.folder).await {
-                    tracing::warn!(id = %slot, error = %remains, "what is left of a slot that could not be made cannot be removed");
+                    tracing::warn!(id = %slot, error = %remains, "cannot remove the remains of a slot that could not \
+                        be made");
                 }
                 Err(error)
             }
@@ -115,7 +116,7 @@ fn free_uid(host: &BoxFolder) -> std::io::Result<u32> {
     let slots = host.slots()?;
     let used: HashSet<u32> = slots.iter().filter_map(|(_, folder)| folder.read()?.slot_uid).collect();
     let free = (UID_FIRST..UID_END).find(|uid| !used.contains(uid));
-    free.ok_or_else(|| std::io::Error::other("every user of the box has a slot"))
+    free.ok_or_else(|| std::io::Error::other("every user id of the box is in use"))
 }
 
 #[async_trait]

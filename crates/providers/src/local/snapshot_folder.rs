@@ -133,7 +133,7 @@ fn sync_together(files: impl Iterator<Item = io::Result<File>>) -> io::Result<()
 
 /// Returns the error of a start whose snapshot was removed meanwhile.
 pub(crate) fn removed() -> Error {
-    Error::NotFound("the snapshot was removed meanwhile".to_owned())
+    Error::NotFound("the snapshot was removed in the meantime".to_owned())
 }
 
 impl BoxFolder {

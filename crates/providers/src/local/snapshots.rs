@@ -53,7 +53,7 @@ impl<B: Backend> Inner<B> {
             return Err(Error::Gone);
         }
         if self.is_suspended(&folder) {
-            return Err(Error::Conflict("the box is on disk; have it go on, and take the snapshot then".to_owned()));
+            return Err(Error::Conflict("the sandbox is on disk; resume it first".to_owned()));
         }
         if entry.process(folder.pid())?.is_none_or(|process| process.has_ended()) {
             return Err(Error::Gone);
@@ -61,20 +61,20 @@ impl<B: Backend> Inner<B> {
         let record = folder.read().unwrap_or_default();
         if record.holds_slots {
             return Err(Error::NotSupported(
-                "several users share the box, so it has no snapshots; make a sandbox of its own".to_owned(),
+                "several users share the box, so it has no snapshots; spawn a sandbox with its own box".to_owned(),
             ));
         }
         let layers = folder.layers().map_err(not_taken)?.len();
         if layers + 1 >= LAYERS_MAX {
             return Err(Error::Invalid(format!(
-                "the sandbox was made of a snapshot of a snapshot, {layers} deep, which is the most; make one of the \
-                 image and copy the files into it"
+                "the sandbox was made from {layers} nested snapshots, the maximum; spawn one from the image and copy \
+                 the files into it"
             )));
         }
         let image = record.image.clone().or_else(|| record.copied.clone().filter(|_| !B::KEEPS_MEMORY));
         if !self.hold(snapshot, image.as_deref()) && B::COPIES_IMAGE {
             return Err(Error::Conflict(
-                "the image of the box was removed from this host, and a box of a snapshot would need its settings; pull \
+                "the image of the box was removed from this host, and a box from a snapshot needs its settings; pull \
                  it again"
                     .to_owned(),
             ));
@@ -101,7 +101,7 @@ impl<B: Backend> Inner<B> {
         if let Some(freezer) = &freezer
             && !freezer.freeze().await.map_err(not_taken)?
         {
-            return Err(Error::Unavailable("processes of the box do not stop; try again".to_owned()));
+            return Err(Error::Unavailable("processes of the box did not stop; try again".to_owned()));
         }
         let written = match self.backend.snapshot_writer(self.can()) {
             Some(writer) => writer.write(folder, record, new).await,
@@ -132,7 +132,7 @@ impl<B: Backend> Inner<B> {
         let Some(digest) = record.image else { return Ok(None) };
         let held = self.backend.parts().images.as_ref().and_then(|images| images.hold(&digest));
         held.map(Some).ok_or_else(|| {
-            Error::failed("make a box of a snapshot", format!("the image {digest} is gone from the store"))
+            Error::failed("make a box from a snapshot", format!("the image {digest} is gone from the store"))
         })
     }
 
@@ -158,7 +158,7 @@ impl<B: Backend> Inner<B> {
                 true
             }
             None => {
-                tracing::warn!(%id, digest, "the image of a snapshot is not in the store any more");
+                tracing::warn!(%id, digest, "the image of a snapshot is no longer in the store");
                 false
             }
         }
@@ -205,7 +205,7 @@ impl<B: Backend> Snapshots for Local<B> {
             if taken.is_err()
                 && let Err(error) = inner.discard(&snapshot)
             {
-                tracing::warn!(%snapshot, %error, "what is left of a snapshot that could not be taken cannot be removed");
+                tracing::warn!(%snapshot, %error, "cannot remove the remains of a snapshot that could not be taken");
             }
             taken
         };
@@ -219,10 +219,12 @@ impl<B: Backend> Snapshots for Local<B> {
     async fn image_settings(&self, snapshot: &SnapshotId) -> Result<Run> {
         let held = self.inner.held_of_snapshot(snapshot)?;
         if B::KEEPS_MEMORY {
-            return Err(Error::NotSupported("it has the memory of its machine, which goes on nowhere else".to_owned()));
+            return Err(Error::NotSupported(
+                "it has the memory of its machine, which only this provider can resume".to_owned(),
+            ));
         }
         held.map(|held| held.run().clone()).ok_or_else(|| {
-            Error::NotSupported("it lacks the programs of `host`, on which its sandbox was made".to_owned())
+            Error::NotSupported("it lacks the programs of `host`, from which its sandbox was made".to_owned())
         })
     }
 

@@ -81,7 +81,7 @@ impl Kind<'_> {
             if error.kind() != io::ErrorKind::PermissionDenied {
                 return error;
             }
-            Unfit::because(format!("{} cannot be read by its owner; give it `chmod u+rX`", path.display()))
+            Unfit::because(format!("{} cannot be read by its owner; run `chmod u+rX` on it", path.display()))
         }
     }
 }
@@ -169,7 +169,7 @@ fn present<T>(path: &Path, found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(error) if has_vanished(&error) => {
-            tracing::info!(path = %path.display(), "a file vanished while it was copied; the copy is made without it");
+            tracing::info!(path = %path.display(), "a file vanished while it was copied; skipping it");
             Ok(None)
         }
         Err(error) => Err(error),

@@ -44,7 +44,7 @@ impl Faults {
                 "vanish_after" => faults.vanish_after = Some(duration(key, value)?),
                 "die_after" => faults.die_after = Some(duration(key, value)?),
                 "health" => faults.health = Some(value.clone()),
-                _ => return Err(Error::Invalid(format!("mock does not know the label {key}"))),
+                _ => return Err(Error::Invalid(format!("mock has no label {key}"))),
             }
         }
         Ok(faults)

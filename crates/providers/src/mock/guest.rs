@@ -57,7 +57,7 @@ impl MockGuest {
                 tokio::time::sleep(delay).await;
             }
             if self.inside.is_exec_refused() {
-                return Err(Error::failed("run a command", "the label mock.exec_fail asks for it"));
+                return Err(Error::failed("run a command", "requested by the label mock.exec_fail"));
             }
             start()
         })

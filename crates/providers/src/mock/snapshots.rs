@@ -25,7 +25,7 @@ impl Snapshots for Mock {
             found.dead().run_until_cancelled(tokio::time::sleep(delay)).await.ok_or(Error::Gone)?;
         }
         if found.is_snapshot_refused() {
-            return Err(Error::failed("take a snapshot", "the label mock.snapshot_fail asks for it"));
+            return Err(Error::failed("take a snapshot", "requested by the label mock.snapshot_fail"));
         }
         let files = found.fs().copy(u64::MAX)?;
         let size_bytes = files.used();

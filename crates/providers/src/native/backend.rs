@@ -95,14 +95,16 @@ impl Backend for NativeBackend {
         let is_in_memory = spec.resources.disk_mb > 0 && !can.is_some_and(|can| can.images);
         if is_in_memory && spec.snapshot.is_some() && !can.is_some_and(|can| can.privileged) {
             return Err(Error::NotSupported(
-                "the provider native holds disk_mb in the memory of the box on this host, where no files of a snapshot \
-                 fit; spawn from the snapshot without disk_mb, or run the server as root"
+                "the provider native counts disk_mb against the memory of the box on this host, which has no room for \
+                 the files of a snapshot; spawn from the snapshot without disk_mb, or run the server as root"
                     .to_owned(),
             ));
         }
         if is_in_memory && spec.resources.disk_mb > spec.resources.memory_mb {
             return Err(Error::NotSupported(
-                "the provider native holds disk_mb in the memory of the box on this host, so it cannot be above memory_mb".to_owned(),
+                "the provider native counts disk_mb against the memory of the box on this host, so disk_mb cannot \
+                 exceed memory_mb"
+                    .to_owned(),
             ));
         }
         Ok(())

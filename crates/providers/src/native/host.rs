@@ -19,12 +19,18 @@ use crate::{Chain, Error, Facts, Isolation, LimitKind};
 /// Disk of the box that probes for image files.
 const DISK_MB: u32 = 16;
 
-const SHARED_DEVICES: &str = "The server may not make device nodes: /dev/null and its like are the very files of the host in all boxes, so a lock that one box takes on them holds for all";
-const SHARED_COUNTS: &str = "Boxes have no users of the host of their own: inotify instances and watches, message queues, waiting signals and timers of all boxes count for one user, and each box may take an eighth. Files watched by epoll, pages of pipes and descriptors on their way through sockets count for it as well, without a bound for one box: a box that takes them all makes pipes of others small, has them send no descriptors, and closes the server's API to new connections until the server has ended it. Run the server as root.";
+const SHARED_DEVICES: &str = "The server may not make device nodes: /dev/null and its like are the host's own files in \
+    all boxes, so a lock of one box on them affects all boxes";
+const SHARED_COUNTS: &str = "Boxes do not have their own users on the host: inotify instances and watches, message \
+    queues, waiting signals and timers of all boxes count for one user, and each box may use an eighth. Files watched \
+    by epoll, pages of pipes and descriptors on their way through sockets count for that user as well, without a limit \
+    for each box: a box that uses them all shrinks other boxes' pipes, keeps them from sending descriptors, and blocks \
+    new connections to the server's API until the server ends it. Run the server as root.";
 const NEVER_STOPPED: &str =
     "No control group can stop the processes of a box, so sandboxes cannot be paused and have no snapshots";
 
-const NOT_TRANSPARENT: &str = "`providers.native.transparent_egress` needs a server that runs as root: run it as root, or set the key to false, which leaves programs the proxy of their box.";
+const NOT_TRANSPARENT: &str = "`providers.native.transparent_egress` needs a server that runs as root: run it as root, \
+    or set the key to false, so that programs use the proxy of their box.";
 
 /// Makes boxes, from the most capable kind down, until one answers.
 pub(super) async fn probe<B>(backend: &B, cgroups: &Cgroups, transparent: bool) -> Probe<Capabilities>
@@ -81,13 +87,16 @@ where
         match try_box(backend, &Resources { disk_mb: DISK_MB, ..probe::SIZE }, with_images).await {
             Ok(_) => probe.can = Some(with_images),
             Err(error) => probe.missing.push(format!(
-                "Image files cannot be mounted ({}), so a disk limit is held in the box's memory: install e2fsprogs and allow loop devices.",
+                "Image files cannot be mounted ({}), so disk_mb counts against the box's memory: install e2fsprogs and \
+                 allow loop devices.",
                 Chain(&error)
             )),
         }
     } else if !is_root {
         probe.missing.push(
-            "The server does not run as root: boxes have one user id only, the files of /usr appear as nobody's and those of an image all as root's, commands run as root whatever user an image names, and a disk limit is held in the box's memory."
+            "The server does not run as root: boxes have one user id only, files of /usr belong to nobody, files of an \
+             image belong to root, commands run as root whatever user an image names, and disk_mb counts against the \
+             box's memory."
                 .to_owned(),
         );
     }
@@ -132,18 +141,30 @@ fn explain(error: &Error, can: Capabilities) -> String {
     let advice = match step.as_str() {
         "make namespaces" if cause == Errno::NOSPC => "raise the sysctl user.max_user_namespaces".to_owned(),
         "make namespaces" | "map the user id" | "give up groups" | "make a control group namespace" => {
-            "the kernel forbids user namespaces to this user: set the sysctls kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0 where they exist, or run the server as root".to_owned()
+            "the kernel does not let this user create user namespaces: set the sysctls \
+             kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0 where they exist, \
+             or run the server as root"
+                .to_owned()
         }
         "map the user ids" | "map the group ids" => {
-            format!("the server lacks CAP_SETUID or CAP_SETGID, or the ids are not its to give. For each of the two: {}", host_privileges::way_to("CAP_SETUID"))
+            format!(
+                "the server lacks CAP_SETUID or CAP_SETGID, or may not assign the ids. For each of the two: {}",
+                host_privileges::way_to("CAP_SETUID")
+            )
         }
-        "map the ids of a layer" => "the kernel must be 5.19 or later, and the file system of /usr and of the data folder one that can be idmapped (ext4, xfs, btrfs)".to_owned(),
+        "map the ids of a layer" => "the kernel must be 5.19 or later, and the file systems of /usr and of the data \
+            folder must support idmapped mounts (ext4, xfs, btrfs)"
+            .to_owned(),
         "mount an overlay" if can.disk_upper => {
-            "the file system of the data folder cannot carry the upper layer of an overlay, so changes lie in memory: move the data folder to ext4, xfs or btrfs".to_owned()
+            "the file system of the data folder cannot carry the upper layer of an overlay, so changes are kept in \
+             memory: move the data folder to ext4, xfs or btrfs"
+                .to_owned()
         }
         "mount an overlay" => "the kernel must be 5.11 or later and have overlayfs".to_owned(),
         "mount /proc" => "a container hides parts of /proc: start it with its /proc unmasked".to_owned(),
-        "make all addresses local" | "make a map of sockets" | "load the rule of diverted connections"
+        "make all addresses local"
+        | "make a map of sockets"
+        | "load the rule of diverted connections"
         | "attach the rule of diverted connections" => divert_advice(cause).to_owned(),
         _ => "the host's configuration forbids it".to_owned(),
     };

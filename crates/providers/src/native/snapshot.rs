@@ -107,5 +107,5 @@ fn loop_of(image: &Path) -> io::Result<String> {
             return Ok(format!("/dev/{}", entry.file_name().to_string_lossy()));
         }
     }
-    Err(io::Error::other(format!("no loop device has the file {}", image.display())))
+    Err(io::Error::other(format!("no loop device uses the file {}", image.display())))
 }

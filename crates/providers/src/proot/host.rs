@@ -20,14 +20,20 @@ const COMMAND_WAIT: Duration = Duration::from_secs(10);
 const VERSION_WAIT: Duration = Duration::from_secs(5);
 
 /// Most important warning for an operator, listed first.
-const NO_ISOLATION: &str = "PRoot isolates nothing: code in a box reaches the host's network, sees its processes, and can leave its files with little effort. Run only code that you trust, or enable native or docker.";
-const OPEN_API: &str = "This server asks for no key (`auth.enabled` is false): code in a PRoot box reaches its API over the host's network, and with it every other box. Set auth.enabled and auth.api_key_file, or providers.proot.enabled to false.";
+const NO_ISOLATION: &str = "PRoot isolates nothing: code in a box reaches the host's network, sees its processes, and \
+    can easily escape from its files. Run only code that you trust, or enable native or docker.";
+const OPEN_API: &str = "This server requires no key (`auth.enabled` is false): code in a PRoot box reaches its API \
+    over the host's network, and with it every other box. Set auth.enabled and auth.api_key_file, or \
+    providers.proot.enabled to false.";
 /// Warning about memory that is not seen in the processes of a box.
-const UNCOUNTED: &str = "Buffers of sockets and pipes count to no limit of a box: a provider with control groups (native, \
-                         docker) bounds them.";
-const ONE_USER: &str = "The server does not run as root: boxes run as the server's own user, and can read, change and end whatever that user can, the server and other boxes included. What the kernel counts for a user (files watched by epoll, pages of pipes, descriptors on their way through sockets) a box can take from all of them.";
+const UNCOUNTED: &str = "Socket and pipe buffers do not count toward a box's limits: a provider with control groups \
+    (native, docker) limits them.";
+const ONE_USER: &str = "The server does not run as root: boxes run as the server's own user, and can read, change and \
+    stop whatever that user can, including the server and other boxes. One box can use up whatever the kernel counts \
+    per user (files watched by epoll, pages of pipes, descriptors on their way through sockets).";
 
-const SHARED: &str = "Devices and terminals are the host's own: a box can take all terminals, and a lock that it takes on /dev/null holds for the host.";
+const SHARED: &str = "Devices and terminals are the host's own: a box can use up all terminals, and its lock on \
+    /dev/null affects the host.";
 
 /// Makes a box and runs a program in it, in the first of these ways that works.
 pub(super) async fn probe<B: Backend>(
@@ -83,7 +89,7 @@ async fn version(proot: &Path) -> Result<String, String> {
     let output = match tokio::time::timeout(VERSION_WAIT, command.output()).await {
         Ok(Ok(output)) => output,
         Ok(Err(error)) => return Err(format!("{} cannot be run ({error}): {advice}.", proot.display())),
-        Err(_) => return Err(format!("{} does not say its version: {advice}.", proot.display())),
+        Err(_) => return Err(format!("{} did not print its version: {advice}.", proot.display())),
     };
     let text = String::from_utf8_lossy(&output.stdout);
     let is_proot = text.to_lowercase().contains("proot");
@@ -94,7 +100,7 @@ async fn version(proot: &Path) -> Result<String, String> {
     version
         .filter(|_| is_proot)
         .map(|word| word.trim_start_matches('v').to_owned())
-        .ok_or_else(|| format!("{} says no version, so it is not PRoot: {advice}.", proot.display()))
+        .ok_or_else(|| format!("{} printed no version, so it is not PRoot: {advice}.", proot.display()))
 }
 
 /// Runs a program in a box.
@@ -120,7 +126,7 @@ pub(super) async fn run_true(guest: &dyn Guest) -> Result<()> {
             OutputEvent::Stdout(bytes) | OutputEvent::Stderr(bytes) => told.extend_from_slice(&bytes),
         }
     }
-    Err(Error::failed("run a program", "it did not end"))
+    Err(Error::failed("run a program", "it did not exit"))
 }
 
 /// Returns advice for an operator about a box that cannot be made.

@@ -55,7 +55,7 @@ pub(super) async fn base_bytes<C>(plan: &BoxPlan<'_, C>) -> io::Result<Option<u6
 
 /// Returns the error for processes that do not stand still.
 fn not_still() -> Error {
-    Error::Unavailable("processes of the box do not stop; try again".to_owned())
+    Error::Unavailable("processes of the box did not stop; try again".to_owned())
 }
 
 /// Copies the files of a box, which stands still meanwhile, into the folder of a snapshot. Returns their

@@ -60,7 +60,7 @@ pub(super) async fn sweep(agent: &AgentFile, sweep: &Sweep) -> io::Result<()> {
     };
     let status =
         tokio::time::timeout(SWEEP_WAIT, work).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    if status.success() { Ok(()) } else { Err(io::Error::other("some of its processes do not end")) }
+    if status.success() { Ok(()) } else { Err(io::Error::other("some of its processes did not exit")) }
 }
 
 /// Box that stands still. It goes on when this is dropped, or the server ends.

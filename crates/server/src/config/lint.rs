@@ -164,7 +164,7 @@ fn tls(config: &Config, report: &mut Report) {
         report.pass(KEY, "is not set; the server listens on loopback");
     } else {
         let remedy = "set server.tls.cert_file and server.tls.key_file, or put a proxy that serves HTTPS in front";
-        report.warn(KEY, "is not set: keys and data cross the network in the clear", remedy);
+        report.warn(KEY, "is not set: keys and data are sent unencrypted", remedy);
     }
 }
 
@@ -247,7 +247,7 @@ fn lifetimes(config: &Config, report: &mut Report) {
     const LONG: Duration = Duration::from_secs(7 * 24 * 3600);
     let ttl = config.defaults.max_ttl;
     if ttl > LONG {
-        let message = format!("is {}: a forgotten sandbox holds its memory that long", format_duration(ttl));
+        let message = format!("is {}: a forgotten sandbox keeps its memory that long", format_duration(ttl));
         report.warn(KEY, message, "set it to 168h or less");
     } else {
         report.pass(KEY, format!("is {}", format_duration(ttl)));
@@ -288,7 +288,11 @@ fn audit(config: &Config, report: &mut Report) {
     let entries = config.auth.admin_audit_max_entries;
     let key = "auth.admin_audit_max_entries";
     if entries < FEW {
-        report.warn(key, format!("is {entries}: refused keys soon push out the rest"), "set it to 10000 or more");
+        report.warn(
+            key,
+            format!("is {entries}: entries for refused keys soon push out the rest"),
+            "set it to 10000 or more",
+        );
     } else {
         report.pass(key, format!("is {entries}"));
     }
@@ -313,7 +317,7 @@ fn disk(config: &Config, report: &mut Report) {
     let limits = &config.limits;
     let reserves = [
         ("limits.reserve_disk_mb", limits.reserve_disk_mb, "fill the disk that the server writes to", "set it to 1024"),
-        ("limits.reserve_inodes", limits.reserve_inodes, "take every inode of the server's disk", "set it to 10000"),
+        ("limits.reserve_inodes", limits.reserve_inodes, "use every inode of the server's disk", "set it to 10000"),
     ];
     for (key, reserve, what, remedy) in reserves {
         match reserve {

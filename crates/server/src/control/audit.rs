@@ -28,7 +28,7 @@ impl Control {
         if (self.audit.written.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(PRUNE_AFTER)
             && let Err(error) = self.prune_audit().await
         {
-            tracing::warn!(error = %Chain(&error), "cannot prune the audit history yet");
+            tracing::warn!(error = %Chain(&error), "cannot prune the audit history; retrying later");
         }
         Ok(())
     }

@@ -75,7 +75,7 @@ impl fmt::Display for Conflict {
                 write!(f, "the sandbox was ended while it was being created: {reason}")
             }
             Conflict::Failed { sandbox, reason } => {
-                write!(f, "sandbox `{sandbox}` has failed: {}", reason.as_deref().unwrap_or("no reason is known"))
+                write!(f, "sandbox `{sandbox}` has failed: {}", reason.as_deref().unwrap_or("the reason is unknown"))
             }
             Conflict::Ended => f.write_str("the sandbox ended"),
             Conflict::NeverReached { sandbox, state, awaited } => {
@@ -83,11 +83,11 @@ impl fmt::Display for Conflict {
             }
             Conflict::Transition(refused) => refused.fmt(f),
             Conflict::Changing { sandbox } => {
-                write!(f, "sandbox `{sandbox}` is being paused, resumed or kept in a snapshot")
+                write!(f, "sandbox `{sandbox}` is being paused, resumed or saved in a snapshot")
             }
             Conflict::InUse { sandbox, uses } => write!(
                 f,
-                "sandbox `{sandbox}` is in use ({}); end that first, or pause it with `force: true`, which makes the \
+                "sandbox `{sandbox}` is in use ({}); stop that first, or pause it with `force: true`, which makes the \
                  requests wait",
                 uses.join(", ")
             ),
@@ -96,10 +96,10 @@ impl fmt::Display for Conflict {
             }
             Conflict::NotPausedForReclaim { sandbox } => write!(
                 f,
-                "sandbox `{sandbox}` is no longer paused: a request resumed or ended it; pause it again to hand back \
-                 its memory"
+                "sandbox `{sandbox}` is no longer paused: a request resumed or ended it; pause it again to free its \
+                 memory"
             ),
-            Conflict::CallerGone => f.write_str("the caller has hung up"),
+            Conflict::CallerGone => f.write_str("the caller disconnected"),
             Conflict::KeyReused => {
                 f.write_str("`Idempotency-Key` was used for another request; use a new key for each sandbox")
             }
@@ -115,9 +115,13 @@ impl fmt::Display for Conflict {
             ),
             Conflict::Lease { sandbox, refused } => write!(f, "`{sandbox}` cannot be renewed: {refused}"),
             Conflict::LeaseOver { sandbox, generation } => {
-                write!(f, "the lease generation {generation} of sandbox `{sandbox}` is over; a higher one was seen")
+                write!(f, "lease generation {generation} of sandbox `{sandbox}` is outdated; a higher one was seen")
             }
-            Conflict::HeldElsewhere { cause } => write!(f, "another control plane holds it, so it stays: {cause}"),
+            Conflict::HeldElsewhere { cause } => write!(
+                f,
+                "another control plane holds the sandbox, so it is not \
+                removed: {cause}"
+            ),
             Conflict::Refused(text) => f.write_str(text),
         }
     }

@@ -127,7 +127,7 @@ impl Control {
             control.record(Operation::Destroy, &sandbox.provider, outcome.is_ok(), started);
             // Here, since the callers may have left.
             if let Err(error) = &outcome {
-                tracing::warn!(id = %sandbox.id, error = %Chain(error), "cannot remove a sandbox yet");
+                tracing::warn!(id = %sandbox.id, error = %Chain(error), "cannot remove a sandbox; retrying later");
             }
             control.removing.lock().remove(&sandbox.id);
             outcome.map_err(Arc::new)

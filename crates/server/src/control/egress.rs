@@ -85,7 +85,7 @@ impl Control {
         let entry = self.registry.get(&sandbox.provider).filter(|_| sandbox.worker == LOCAL_WORKER && !is_far);
         entry.map(|entry| entry.provider.as_ref()).ok_or_else(|| {
             Error::NotSupported(format!(
-                "the worker or service that runs sandbox `{}` makes its outgoing connections, by the policy of its \
+                "the worker or service that runs sandbox `{}` makes its outgoing connections, under the policy of its \
                  spawn; they cannot be seen or changed here",
                 sandbox.id
             ))
@@ -193,7 +193,7 @@ impl Control {
         let left = running.into_iter().filter(|(id, _)| !self.egress.is_served(id) && !self.is_in_hand(id));
         let serve = |(id, owner): (SandboxId, Option<OwnerId>)| async move {
             if let Err(error) = self.serve_egress(&id, owner.as_ref()).await {
-                tracing::debug!(%id, error = %Chain(&error), "cannot serve the connections of a box yet");
+                tracing::debug!(%id, error = %Chain(&error), "cannot serve the connections of a box; retrying later");
             }
         };
         stream::iter(left).for_each_concurrent(ASKED_MAX, serve).await;

@@ -42,13 +42,12 @@ impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Full::Database => {
-                f.write_str("the disk with the server's database is full; destroy sandboxes or make room on it")
+                f.write_str("the disk with the server's database is full; destroy sandboxes or free space on it")
             }
             Full::Space { provider, left_mb, reserve_mb } => write!(
                 f,
-                "the disk with the boxes of `{provider}` has {left_mb} MiB left, and \
-                 `limits.reserve_disk_mb` keeps {reserve_mb} MiB free; destroy sandboxes or make \
-                 room on it"
+                "the disk with the boxes of `{provider}` has {left_mb} MiB left, and `limits.reserve_disk_mb` keeps \
+                 {reserve_mb} MiB free; destroy sandboxes or free space on it"
             ),
             Full::Inodes { provider, left, reserve } => write!(
                 f,
@@ -58,10 +57,9 @@ impl fmt::Display for Full {
             ),
             Full::Headroom { provider, write, needed_mb, free_mb, promised_mb } => write!(
                 f,
-                "the sandbox {write} {needed_mb} MiB, and the disk with the boxes of `{provider}` \
-                 has {free_mb} MiB beyond what `limits.reserve_disk_mb` keeps free, of which \
-                 {promised_mb} MiB are for what is being written of other sandboxes; try again when \
-                 that is done, or make room on it"
+                "not enough disk space: the sandbox {write} {needed_mb} MiB; the disk with the boxes of `{provider}` \
+                 has {free_mb} MiB above `limits.reserve_disk_mb`, {promised_mb} of them reserved by writes in \
+                 progress; retry later or free space"
             ),
             Full::Provider { cause } | Full::ImageStore { cause } => f.write_str(cause),
         }
@@ -71,8 +69,8 @@ impl fmt::Display for Full {
 impl fmt::Display for Write {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Write::State => "would take up to",
-            Write::Copy => "begins with a copy of",
+            Write::State => "needs up to",
+            Write::Copy => "starts with a copy of",
         })
     }
 }

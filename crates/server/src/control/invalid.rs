@@ -31,12 +31,12 @@ impl fmt::Display for InvalidImage {
         match self {
             InvalidImage::Refused { cause } => f.write_str(cause),
             InvalidImage::Host { cause, providers } if providers.is_empty() => {
-                write!(f, "{cause}; no provider of this server has it")
+                write!(f, "{cause}; no provider on this server supports it")
             }
             InvalidImage::Host { cause, providers } => {
                 let providers: Vec<_> = providers.iter().map(|name| format!("`{name}`")).collect();
                 let providers = providers.join(", ");
-                write!(f, "{cause}; of this server's providers, {providers} can make it")
+                write!(f, "{cause}; on this server, {providers} can make it")
             }
         }
     }
@@ -47,16 +47,13 @@ impl fmt::Display for FailedCommand {
         write!(f, "command {} of `prepare` (`{}`) ", self.number, self.command)?;
         match self.exit {
             ExitStatus { timed_out: true, .. } => f.write_str(
-                "did not end before its deadline; give it a longer `timeout` (`--prepare-timeout` at \
-                 the command line)",
+                "did not end before its deadline; give it a longer `timeout` (`--prepare-timeout` on the command line)",
             ),
             ExitStatus { oom_killed: true, .. } => f.write_str("ran out of memory; give the sandbox more"),
-            ExitStatus { pids_exhausted: true, code, .. } => write!(
-                f,
-                "ended with exit status {code} at the limit of processes; give the sandbox more \
-                 `pids`"
-            ),
-            ExitStatus { code, .. } => write!(f, "ended with exit status {code}"),
+            ExitStatus { pids_exhausted: true, code, .. } => {
+                write!(f, "exited with status {code} at its process limit; give the sandbox more `pids`")
+            }
+            ExitStatus { code, .. } => write!(f, "exited with status {code}"),
         }?;
         if self.stderr.is_empty() { Ok(()) } else { write!(f, ": {}", self.stderr) }
     }

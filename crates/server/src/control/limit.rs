@@ -65,21 +65,20 @@ impl fmt::Display for Limit {
         match self {
             Limit::Cap(cap) => write!(f, "{cap}; destroy one or try later"),
             Limit::QueueFull { cap, waiting } => {
-                write!(f, "{cap}, and {waiting} spawns wait already (`defaults.max_spawn_queue`); try later")
+                write!(f, "{cap}, and {waiting} spawns are already waiting (`defaults.max_spawn_queue`); try later")
             }
             Limit::QueueShareFull { cap, waiting } => write!(
                 f,
-                "{cap}, and {waiting} spawns of this owner wait already, which is its share of the \
-                 queue (`defaults.max_spawn_queue_per_owner`); wait for these, or try later"
+                "{cap}, and this owner already has {waiting} spawns waiting, its full share of the queue \
+                 (`defaults.max_spawn_queue_per_owner`); wait for them, or try later"
             ),
             Limit::QueueTimeout { cap, waited } => write!(
                 f,
-                "{cap}, and no place came free within {} (`defaults.spawn_queue_timeout`); try \
-                 again",
+                "{cap}, and no place became free within {} (`defaults.spawn_queue_timeout`); try again",
                 format_duration(*waited)
             ),
             Limit::AboveCeiling(AboveCeiling { field: "disk_mb", max }) => {
-                write!(f, "`disk_mb` is above the maximum of {max}, or 0, which is no bound; ask for 1 to {max}")
+                write!(f, "`disk_mb` must be 1 to {max}; 0 would mean no limit")
             }
             Limit::AboveCeiling(AboveCeiling { field, max }) => {
                 write!(f, "`{field}` is above the maximum of {max}; ask for {max} or less")
@@ -91,20 +90,19 @@ impl fmt::Display for Limit {
             Limit::DurationTooLong { field } => write!(f, "`{field}` {}", DurationError::TooLong),
             Limit::DiskBound { disk_mb, provider, max_mb } => write!(
                 f,
-                "`disk_mb` is {disk_mb}, and the disk with the boxes of `{provider}` has {max_mb} \
-                 MiB beyond what `limits.reserve_disk_mb` keeps free; ask for at most {max_mb}"
+                "`disk_mb` is {disk_mb}, but the disk with the boxes of `{provider}` has only {max_mb} MiB above \
+                 `limits.reserve_disk_mb`; ask for at most {max_mb}"
             ),
             Limit::TooMany { objects, max } => objects.write_too_many(*max, f),
             Limit::SnapshotsTooLarge { max_mb } => write!(
                 f,
-                "the snapshots, with what sandboxes keep of those that were removed, would take \
-                 more than the {max_mb} MiB that `snapshots.max_mb` allows; delete snapshots, or \
-                 sandboxes made from others, that are not needed"
+                "snapshots, including removed ones that sandboxes still use, would exceed the {max_mb} MiB of \
+                 `snapshots.max_mb`; delete snapshots, or sandboxes made from other snapshots, that you no longer need"
             ),
             Limit::RemovedSnapshots { held_mb, max_mb } => write!(
                 f,
-                "the sandbox holds {held_mb} MiB of snapshots that were removed, more than its \
-                 `disk_mb` of {max_mb}; copy the files that are needed into a new sandbox"
+                "removed snapshots still use {held_mb} MiB in the sandbox, more than its `disk_mb` of {max_mb}; copy \
+                 the files that you need into a new sandbox"
             ),
             Limit::Refused(text) => f.write_str(text),
         }
@@ -114,17 +112,16 @@ impl fmt::Display for Limit {
 impl fmt::Display for Cap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cap::Sandboxes { max } => write!(f, "the server has its maximum of {max} active sandboxes"),
-            Cap::SandboxesOfOwner { max } => write!(f, "this owner has its maximum of {max} active sandboxes"),
+            Cap::Sandboxes { max } => write!(f, "the server has reached its maximum of {max} active sandboxes"),
+            Cap::SandboxesOfOwner { max } => write!(f, "this owner has reached the maximum of {max} active sandboxes"),
             Cap::Pool { boxes, slots } => write!(
                 f,
                 "the pool is full: {boxes} boxes for {slots} users each (`pool.max_vms`, \
-                 `pool.max_users_per_vm`), and none of this size has a place"
+                 `pool.max_users_per_vm`), and none of this size has a free place"
             ),
             Cap::PoolShare => f.write_str(
-                "none of this owner's boxes of the pool has a place of this size, and those that \
-                 hold this owner alone and are not full are as many as are free; use a size that you \
-                 have already",
+                "this owner has reached its share of the pool, and its boxes have no place of this size; use a size \
+                 that you already have",
             ),
         }
     }
@@ -133,20 +130,20 @@ impl fmt::Display for Cap {
 impl Counted {
     fn write_too_many(self, max: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Counted::Templates => write!(f, "there are {max} templates, as many as `limits.max_templates` allows")?,
-            Counted::Quotas => write!(f, "there are {max} quotas, as many as `limits.max_quotas` allows")?,
-            Counted::Secrets => write!(f, "there are {max} secrets, the most")?,
-            Counted::Snapshots => write!(f, "there are {max} snapshots, as many as `snapshots.max` allows")?,
+            Counted::Templates => write!(f, "the limit of {max} templates (`limits.max_templates`) is reached")?,
+            Counted::Quotas => write!(f, "the limit of {max} quotas (`limits.max_quotas`) is reached")?,
+            Counted::Secrets => write!(f, "the limit of {max} secrets is reached")?,
+            Counted::Snapshots => write!(f, "the limit of {max} snapshots (`snapshots.max`) is reached")?,
             Counted::SnapshotsOfOwner => {
-                write!(f, "the owner of the sandbox has {max} snapshots, as many as `snapshots.max_per_owner` allows")?
+                write!(f, "the limit of {max} snapshots of the sandbox's owner (`snapshots.max_per_owner`) is reached")?
             }
             Counted::Workers => {
                 return write!(
                     f,
-                    "the server knows its maximum of {max} workers; DELETE /api/v1/admin/workers/{{id}} forgets one"
+                    "the limit of {max} workers is reached; remove one with DELETE /api/v1/admin/workers/{{id}}"
                 );
             }
         }
-        f.write_str("; delete one that is not needed")
+        f.write_str("; delete one that you no longer need")
     }
 }

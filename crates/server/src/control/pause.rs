@@ -56,7 +56,7 @@ impl Control {
     pub async fn pause(self: &Arc<Self>, id: &str, how: Pause) -> Result<(Sandbox, Option<Reclaimed>)> {
         if how.reclaim && how.to_disk {
             return Err(Error::Invalid(
-                "`reclaim` and `to_disk` exclude each other: on disk a sandbox takes no memory; leave out one"
+                "`reclaim` and `to_disk` cannot be combined, because a sandbox on disk uses no memory; leave out one"
                     .to_owned(),
             ));
         }
@@ -234,7 +234,7 @@ impl Control {
         }
         // After a restart, connections of a paused box are served by none.
         if let Err(error) = self.serve_egress(id, sandbox.owner.as_ref()).await {
-            tracing::debug!(%id, error = %Chain(&error), "cannot serve the connections of a box yet");
+            tracing::debug!(%id, error = %Chain(&error), "cannot serve the connections of a box; retrying later");
         }
         Ok(resumed)
     }
@@ -249,7 +249,7 @@ impl Control {
         {
             tracing::warn!(%id, error = %Chain(error), "cannot resume the box; the sandbox stays paused");
             if let Err(error) = self.changed(id, Change::Paused).await {
-                tracing::warn!(%id, error = %Chain(&error), "cannot record that a box is paused yet");
+                tracing::warn!(%id, error = %Chain(&error), "cannot record that a box is paused; retrying later");
             }
         }
         resumed
@@ -316,7 +316,9 @@ impl Control {
             match settled {
                 Ok(()) => self.publish_action(action, Some(id), json!({"provider": name})),
                 // A box that is gone is ended by the comparison that follows.
-                Err(error) => tracing::debug!(%id, %error, "cannot bring a box into the state of its row yet"),
+                Err(error) => {
+                    tracing::debug!(%id, %error, "cannot bring a box into its recorded state; retrying later")
+                }
             }
         }
         Ok(())

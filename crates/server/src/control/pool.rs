@@ -110,7 +110,7 @@ impl Control {
         let Some(entry) = self.registry.get(provider) else { return false };
         let stopped = within(REMOVAL_WAIT, entry.provider.stop(id)).await;
         if let Err(error) = &stopped {
-            tracing::warn!(%id, provider, error = %Chain(error), "cannot clean up after a shared box yet");
+            tracing::warn!(%id, provider, error = %Chain(error), "cannot clean up after a shared box; retrying later");
         }
         stopped.is_ok()
     }

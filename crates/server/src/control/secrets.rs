@@ -99,7 +99,7 @@ impl Control {
             let secret = self.store.secret(name).await?.filter(|secret| secret.binding.admits(owner));
             if secret.ok_or_else(|| missing(name.as_str()))?.binding.is_for_commands() {
                 return Err(Error::Invalid(format!(
-                    "the secret `{name}` is bound to no host; name it in `env_secret` of a command, or save it with \
+                    "the secret `{name}` is not bound to a host; name it in `env_secret` of a command, or save it with \
                      `hosts`"
                 )));
             }
@@ -120,8 +120,8 @@ fn check_value(value: &str, is_for_commands: bool) -> Result<()> {
         return Ok(());
     }
     Err(Error::Invalid(format!(
-        "`value` must be 1 to {VALUE_BYTES_MAX} printable ASCII characters without a space at either end; look for a \
-         line break at its end"
+        "`value` must be 1 to {VALUE_BYTES_MAX} printable ASCII characters without a space at either end; check for a \
+         trailing line break"
     )))
 }
 

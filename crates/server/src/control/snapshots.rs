@@ -135,7 +135,8 @@ impl Control {
         if snapshots.has_memory()
             && let Err(error) = self.serve_egress(&sandbox.id, sandbox.owner.as_ref()).await
         {
-            tracing::debug!(id = %sandbox.id, error = %Chain(&error), "cannot serve the connections of a box yet");
+            tracing::debug!(id = %sandbox.id, error = %Chain(&error), "cannot serve the connections of a box; retrying \
+                later");
         }
         let taken = taken.map_err(|error| {
             if matches!(error, providers::Error::Gone) {
@@ -301,7 +302,7 @@ impl Control {
         let in_hand = self.snapshotting.in_progress.begin(id);
         let removed = self.remove_snapshot(id, &in_hand).await;
         if let Err(error) = &removed {
-            tracing::warn!(%id, error = %Chain(error), "cannot remove a snapshot yet");
+            tracing::warn!(%id, error = %Chain(error), "cannot remove a snapshot; retrying later");
         }
         removed.is_ok()
     }

@@ -475,7 +475,7 @@ impl Control {
             // Deleted before the box existed: the removal of the row may have found no box yet.
             Ok(Applied::Refused(_) | Applied::Missing) => {
                 if let Err(error) = provider.stop(&id).await {
-                    tracing::warn!(%id, error = %Chain(&error), "cannot remove an orphan yet");
+                    tracing::warn!(%id, error = %Chain(&error), "cannot remove an orphan; retrying later");
                 }
                 let ended = self.ended_meanwhile(&id).await?;
                 Err(ended.unwrap_or_else(|| Conflict::DestroyedWhileCreated { sandbox: id.clone() }.into()))
@@ -568,7 +568,7 @@ impl Control {
     /// Removes a sandbox whose caller has gone. If it fails, the reconciler removes the sandbox.
     async fn abandon(self: &Arc<Self>, id: &SandboxId) {
         if let Err(error) = self.destroy_because(id, StopReason::Abandoned).await {
-            tracing::warn!(%id, error = %Chain(&error), "cannot remove an abandoned sandbox yet");
+            tracing::warn!(%id, error = %Chain(&error), "cannot remove an abandoned sandbox; retrying later");
         }
     }
 }

@@ -78,8 +78,8 @@ impl fmt::Display for Unavailable {
             Unavailable::ShuttingDown => f.write_str("the server is shutting down"),
             Unavailable::PoolFull(cap) => Limit::Cap(*cap).fmt(f),
             Unavailable::NoWorker => f.write_str(
-                "no worker can take this sandbox: none that offers the provider is online, heard of \
-                 and below its capacity; GET /api/v1/workers shows them",
+                "no worker can run this sandbox: every worker with this provider is offline, silent or full; GET \
+                 /api/v1/workers shows them",
             ),
             Unavailable::SnapshotQueueFull => f.write_str("many snapshots are being taken; try again later"),
             Unavailable::TooManyReaders(full) => full.fmt(f),
@@ -106,12 +106,12 @@ impl fmt::Display for Unavailable {
             Unavailable::Image { cause } => write!(f, "the image is not available: {cause}"),
             Unavailable::NoImageStore => f.write_str("this server has no image store"),
             Unavailable::SnapshotImageLate { snapshot, waited } => {
-                write!(f, "an image of the snapshot `{snapshot}` was not made within {} seconds", waited.as_secs())
+                write!(f, "the image from snapshot `{snapshot}` was not ready within {} seconds", waited.as_secs())
             }
             Unavailable::ImageStore { cause } | Unavailable::Removal { cause } => f.write_str(cause),
             Unavailable::AuditNotWritten => f.write_str(
-                "it was done, but the audit history cannot be written; look at what is there before \
-                 you ask again, and see that the server's disk has room",
+                "the request was carried out, but the audit history cannot be written; check the state before you \
+                 retry, and make sure that the server's disk has room",
             ),
         }
     }
@@ -120,8 +120,8 @@ impl fmt::Display for Unavailable {
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Diagnosis::OnOtherRoutes => f.write_str("; GET /api/v1/providers and `tidebox doctor` say why"),
-            Diagnosis::WithKey => f.write_str("; with the key, this route says why"),
+            Diagnosis::OnOtherRoutes => f.write_str("; GET /api/v1/providers and `tidebox doctor` show why"),
+            Diagnosis::WithKey => f.write_str("; send the key to see the reasons"),
             Diagnosis::Reasons(reasons) => write!(f, " ({})", reasons.join("; ")),
         }
     }

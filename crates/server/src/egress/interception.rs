@@ -252,7 +252,7 @@ impl Exchange {
             }
         };
         if let Err(error) = ended {
-            tracing::debug!(id = %self.account.id, host = %self.host, %error, "the requests of a process broke off");
+            tracing::debug!(id = %self.account.id, host = %self.host, %error, "the requests of a process were cut off");
         }
         // The host's side ends with it, but for what has switched to another protocol.
         *self.upstream.lock().await = Upstream { stream: None, sender: None };
@@ -308,14 +308,14 @@ impl Exchange {
             self.is_over.cancel();
             return Err(Refusal::new(
                 EgressReason::Unreachable,
-                "the host gives the length of its response in two ways",
+                "the host declares the length of its response in two ways",
             ));
         }
         let mut protocol = None;
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Some(process) = from_process else {
                 self.is_over.cancel();
-                return Err(Refusal::new(EgressReason::Unreachable, "the host switches the protocol unasked"));
+                return Err(Refusal::new(EgressReason::Unreachable, "the host switched protocols without being asked"));
             };
             protocol = answer.headers().get(UPGRADE).cloned();
             let host = hyper::upgrade::on(&mut answer);

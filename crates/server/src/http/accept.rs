@@ -171,7 +171,7 @@ impl New {
     fn shared(self, places: &Places) -> Option<(Self, Share)> {
         let share = places.share(self.from.filter(|from| !from.is_loopback() && !self.is_trusted));
         if share.is_none() {
-            tracing::debug!(from = ?self.from, "one address has too many connections; the new one is closed");
+            tracing::debug!(from = ?self.from, "one address has too many connections; closing the new one");
         }
         share.map(|share| (self, share))
     }

@@ -132,8 +132,8 @@ impl Refusal {
             Refusal::TooLarge(max) => format!("the body is larger than the {max} bytes that this route accepts"),
             Refusal::TooManyHeaders(max) => format!("the request has more than {max} headers; send fewer"),
             Refusal::Busy => {
-                "your requests already use all the server memory that they may; read or cancel open requests and try \
-                 again, send files by PUT as `application/octet-stream`, or raise `limits.request_memory_mb`"
+                "your requests already use all the server memory that they are allowed; read or cancel open requests \
+                 and try again, send files by PUT as `application/octet-stream`, or raise `limits.request_memory_mb`"
                     .to_owned()
             }
             Refusal::Stalled => format!("the body stalled: {}; send it without long pauses", Stalled),

@@ -233,7 +233,7 @@ impl Guard {
             Ok(None) => return Ok(None),
             // There may be no space to store it: the box has to go first.
             Err(error) => {
-                tracing::warn!(%id, error = %Chain(&error), "cannot record the end of the sandbox yet");
+                tracing::warn!(%id, error = %Chain(&error), "cannot record the end of the sandbox; retrying later");
                 sandbox
             }
         };
@@ -244,7 +244,8 @@ impl Guard {
             match tokio::time::timeout(removal_max, control.clear_away(&failed)).await {
                 Ok(Ok(())) => tokio::time::sleep(SETTLING).await,
                 // The inventory removes it later: a box without an active sandbox.
-                Ok(Err(error)) => tracing::warn!(id = %failed.id, error = %Chain(&error), "cannot free the disk yet"),
+                Ok(Err(error)) => tracing::warn!(id = %failed.id, error = %Chain(&error), "cannot free the disk; \
+                    retrying later"),
                 Err(_) => tracing::warn!(id = %failed.id, "removing the sandbox takes a long time"),
             }
             if has_box(failed.state) {

@@ -63,13 +63,13 @@ fn hog_min(share: KernelShare) -> u64 {
 fn reason(share: KernelShare, amount: u64) -> String {
     match share {
         KernelShare::TcpBytes => format!(
-            "it held {} MiB in connections that it did not accept when the host was short of memory for TCP",
+            "it held {} MiB in connections that it did not accept when the host was running out of memory for TCP",
             amount >> 20
         ),
         KernelShare::TcpOrphans => format!(
-            "it left {amount} closed connections with data that the other end did not take when the host had too many"
+            "it left {amount} closed connections with data that the other end did not read when the host had too many"
         ),
-        KernelShare::OpenFiles => format!("it had {amount} open files when the host was short of them"),
+        KernelShare::OpenFiles => format!("it had {amount} open files when the host was running out of them"),
         KernelShare::Watches => {
             format!("it watched at least {amount} files with epoll when its user on the host could watch no more")
         }
@@ -100,7 +100,7 @@ impl Guard {
             self.passed_over.insert(share, Instant::now() + LOOK_AGAIN);
             return Ok(None);
         };
-        tracing::warn!(%id, ?share, amount, "ending the sandbox that uses most of a kernel resource that all share");
+        tracing::warn!(%id, ?share, amount, "ending the sandbox that uses the most of a shared kernel resource");
         let Some(failed) = control.fail(&id, &reason(share, amount)).await? else { return Ok(None) };
         control.publish_action("kernel_freed", Some(&id), json!({"share": name(share), "amount": amount}));
         let control = Arc::clone(control);
@@ -109,7 +109,8 @@ impl Guard {
             match tokio::time::timeout(REMOVAL_MAX, control.clear_away(&failed)).await {
                 Ok(Ok(())) => tokio::time::sleep(SETTLING).await,
                 // The inventory removes it later: a box without an active sandbox.
-                Ok(Err(error)) => tracing::warn!(id = %failed.id, error = %Chain(&error), "cannot end the box yet"),
+                Ok(Err(error)) => tracing::warn!(id = %failed.id, error = %Chain(&error), "cannot end the box; \
+                    retrying later"),
                 Err(_) => tracing::warn!(id = %failed.id, "removing the box takes a long time"),
             }
             share

@@ -69,7 +69,7 @@ impl Trouble {
         }
         match &now {
             Some(error) => tracing::warn!(runtime, error, "cannot reconcile the boxes of a runtime; trying again"),
-            None => tracing::info!(runtime, "the boxes of a runtime are reconciled again"),
+            None => tracing::info!(runtime, "the boxes of a runtime can be reconciled again"),
         }
         self.said = now;
         true

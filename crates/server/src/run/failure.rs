@@ -91,6 +91,6 @@ pub enum Failure {
     #[error("cannot start: {0}")]
     System(#[source] std::io::Error),
     /// A part of the service ended by itself.
-    #[error("a part of the service stopped by itself: {0}; the log has the cause")]
+    #[error("a part of the service stopped unexpectedly: {0}; the log has the cause")]
     Died(&'static str),
 }

@@ -105,8 +105,8 @@ pub(super) async fn prepare(writer: &Connections, path: &Path) -> Result<()> {
         tracing::warn!(
             bytes,
             free,
-            "the store's file will not shrink; with the server stopped and room for a copy, run \
-             `PRAGMA auto_vacuum = INCREMENTAL; VACUUM;` on it"
+            "the store's file will not shrink; to change that, stop the server, make room for a copy, and run `PRAGMA \
+             auto_vacuum = INCREMENTAL; VACUUM;` on it"
         );
         return Ok(());
     }

@@ -14,7 +14,7 @@ use crate::output::{Output, harmless};
 /// Check the configuration and print a line per finding: pass, warn or fail, the key, and what to do
 ///
 /// Exits with 0 if no finding is a failure, with 1 if any is, and with 2 if the configuration has faults that keep
-/// `tidebox serve` from starting. Environment variables count: run it as the same user and with the same environment
+/// `tidebox serve` from starting. Environment variables apply: run it as the same user and with the same environment
 /// as the server.
 #[derive(Debug, Args)]
 pub struct LintArgs {

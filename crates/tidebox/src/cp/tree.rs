@@ -247,7 +247,7 @@ fn all(archive: &mut Archive<Guard<Source>>, root: &Path) -> io::Result<()> {
 }
 
 fn leads_out() -> io::Error {
-    io::Error::other("the archive leads out of its directory")
+    io::Error::other("the archive has a path outside its directory")
 }
 
 /// Returns the whole chain of an error, as one text.

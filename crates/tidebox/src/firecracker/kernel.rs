@@ -43,7 +43,7 @@ fn try_prepare(given: Option<&Path>, modules: Option<&Path>, data_dir: &Path) ->
         Some(given) => std::path::absolute(given).map_err(|error| missing("has no path", error.to_string()))?,
         None => match guest_kernel::newest_installed() {
             Ok(Some(kernel)) => kernel,
-            Ok(None) => return Err(missing("no kernel with its modules is in /boot", INSTALL)),
+            Ok(None) => return Err(missing("/boot has no kernel with installed modules", INSTALL)),
             Err(error) => return Err(missing(format!("/boot cannot be read: {error}"), INSTALL)),
         },
     };

@@ -100,7 +100,7 @@ fn no_jailer(level: Level, fact: String) -> (Option<Program>, Finding) {
 pub async fn drives(is_root: bool) -> Finding {
     const DRIVES: &str = "drives";
     let Some(path) = found_in(Path::new(MKE2FS), OsStr::new(SYSTEM_PATH)) else {
-        let fact = format!("{MKE2FS} is missing: it makes the drives of images");
+        let fact = format!("{MKE2FS} is missing; it is needed to make drives from images");
         return Finding::lacking(DRIVES, Level::Missing, fact, "apt-get install e2fsprogs");
     };
     if !is_root {
@@ -113,7 +113,7 @@ pub async fn drives(is_root: bool) -> Finding {
             Err(_) => Some("unshare does not exit".to_owned()),
         };
         if let Some(refused) = refused {
-            let fact = format!("this user cannot create a user namespace, which the drives of images need: {refused}");
+            let fact = format!("this user cannot create a user namespace, which drives from images need: {refused}");
             return Finding::lacking(
                 DRIVES,
                 Level::Missing,
@@ -123,7 +123,7 @@ pub async fn drives(is_root: bool) -> Finding {
             );
         }
     }
-    Finding::ok(DRIVES, format!("{} makes the drives of images", path.display()))
+    Finding::ok(DRIVES, format!("{} makes drives from images", path.display()))
 }
 
 /// Returns the absolute path of a program: a name alone is looked for on the `PATH`.

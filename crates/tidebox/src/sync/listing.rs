@@ -230,7 +230,7 @@ impl Manifest {
             return Ok(());
         }
         if line.len() > LINE_BYTES_MAX || self.has_ended {
-            return Err("it continues after its end".to_owned());
+            return Err("it has lines after its end".to_owned());
         }
         let row: ManifestEntry =
             serde_json::from_slice(line).map_err(|error| format!("a line is malformed: {error}"))?;
@@ -270,7 +270,7 @@ impl Manifest {
                     let first: Vec<u8> = percent_decode_str(&first).collect();
                     match self.tree.entries.get(&first) {
                         Some(Entry { kind: Kind::File { sha256: of_first, .. }, .. }) => sha256.clone_from(of_first),
-                        _ => return Err("is a link to no file".to_owned()),
+                        _ => return Err("is a hard link to a file that is not listed".to_owned()),
                     }
                     self.groups.entry(first).or_default().push(path.to_vec());
                 }
@@ -301,11 +301,11 @@ impl Manifest {
             };
         }
         if path.len() > PATH_BYTES_MAX || path.contains(&0) || !path.split(|byte| *byte == b'/').all(is_name) {
-            return Err("is no path below the directory".to_owned());
+            return Err("is not a path below the directory".to_owned());
         }
         let above = path.iter().rposition(|byte| *byte == b'/').map_or(&b""[..], |at| &path[..at]);
         if !matches!(self.tree.entries.get(above), Some(Entry { kind: Kind::Directory, .. })) {
-            return Err("is in no directory".to_owned());
+            return Err("is not in any directory".to_owned());
         }
         if self.tree.entries.contains_key(path) {
             return Err("occurs twice".to_owned());
@@ -431,7 +431,7 @@ mod test {
         let link = r#"{"type":"symlink","path":"l","target":"/etc","mode":"0777","mtime":"1"}"#;
         let end = r#"{"type":"end","entries":3,"unreadable":0}"#;
         let below = file("l/passwd");
-        assert!(read(&[ROOT, link, &below, end]).unwrap_err().contains("in no directory"));
+        assert!(read(&[ROOT, link, &below, end]).unwrap_err().contains("not in any directory"));
         let twice = file("a");
         assert!(read(&[ROOT, &twice, &twice, end]).unwrap_err().contains("twice"));
     }

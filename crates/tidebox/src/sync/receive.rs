@@ -169,7 +169,7 @@ fn unpack(below: &mut Below, paths: &[Vec<u8>], receiver: mpsc::Receiver<Bytes>)
         let trimmed = name.strip_suffix(b"/").unwrap_or(&name);
         let Some(path) = wanted.find(|path| path.as_slice() == trimmed) else {
             let name = shown(&name);
-            return Err(io::Error::other(format!("the sandbox sent `{name}`, which it was not asked for")));
+            return Err(io::Error::other(format!("the sandbox sent `{name}`, which was not requested")));
         };
         // It has become something else meanwhile: the next run sees it.
         if member.header().entry_type() != EntryType::Regular {
@@ -238,7 +238,7 @@ mod test {
             vec![(Symlink, "a", ".."), (Regular, "a/file", "x")],
         ] {
             let error = unpack(&mut below, &wanted, archive(&members)).unwrap_err().to_string();
-            assert!(error.contains("not asked for"), "{members:?}: {error}");
+            assert!(error.contains("not requested"), "{members:?}: {error}");
             assert_eq!(std::fs::read_to_string(outside.path().join("file")).unwrap(), "safe");
             assert_eq!(names(outside.path()), ["file", "root"]);
         }

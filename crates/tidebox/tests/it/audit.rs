@@ -212,7 +212,7 @@ async fn a_change_that_cannot_be_written_down_is_not_called_a_success() {
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
     let mut store = sqlx::sqlite::SqliteConnection::connect_with(&options).await.unwrap();
     sqlx::query("ALTER TABLE audit RENAME TO hidden").execute(&mut store).await.unwrap();
-    server.post("/templates", json!({"name": "py"})).await.refused(503, "unavailable", "it was done");
+    server.post("/templates", json!({"name": "py"})).await.refused(503, "unavailable", "the request was carried out");
     server.get("/admin/quotas").await.ok();
     server.get("/templates/py").await.ok();
     sqlx::query("ALTER TABLE hidden RENAME TO audit").execute(&mut store).await.unwrap();

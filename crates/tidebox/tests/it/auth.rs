@@ -570,7 +570,7 @@ async fn proot_is_offered_by_itself_only_where_a_key_is_asked_for() {
     assert!(offered.is_some());
     let (offered, log) = proot(&format!("{MOCK} providers.proot.enabled=true"), &[]).await;
     let offered = offered.unwrap().to_string();
-    assert!(offered.contains("asks for no key"), "{offered}");
+    assert!(offered.contains("requires no key"), "{offered}");
     let loud = log.lines().find(|line| line.contains("every other box") && line.contains("WARN"));
     assert!(loud.is_some(), "{log}");
 }

@@ -282,7 +282,7 @@ async fn a_spawn_can_wait_for_a_place() {
     for user in &users[..4] {
         ids.push(user.spawn(json!({})).await);
     }
-    users[4].post("/sandboxes", json!({})).await.refused(429, "resource_limit", "no place came free within 4s");
+    users[4].post("/sandboxes", json!({})).await.refused(429, "resource_limit", "no place became free within 4s");
     let waiting = users[4].spawn(json!({}));
     let leaving = async {
         let depth = async || server.get("/metrics").await.ok()["scheduler"]["spawn_queue_depth"].clone();
@@ -589,7 +589,7 @@ async fn who_asks_for_many_sizes_leaves_boxes_of_the_pool_to_others() {
             size += 1;
         }
         let more = user.post("/sandboxes", json!({"memory_mb": size})).await;
-        more.refused(429, "resource_limit", "use a size that you have already");
+        more.refused(429, "resource_limit", "use a size that you already have");
         let decision = user.post("/sandboxes/admission", json!({"memory_mb": size})).await.ok();
         assert_eq!(decision["allowed"], false, "{decision}");
         user.spawn(json!({"memory_mb": size - 1})).await;

@@ -50,7 +50,7 @@ async fn a_command_that_fails_fails_the_spawn_with_its_words() {
     spawn(failing).await.refused(
         400,
         "bad_request",
-        "command 2 of `prepare` (`echo no such package >&2; exit 7`) ended with exit status 7: no such package",
+        "command 2 of `prepare` (`echo no such package >&2; exit 7`) exited with status 7: no such package",
     );
     let endless = json!([{"command": "sleep 100", "timeout": "200ms"}]);
     spawn(endless).await.refused(

@@ -18,7 +18,7 @@ use crate::local::agent_file::AgentFile;
 use crate::{Error, Reclaimed, ReclaimedBy, Result};
 
 /// Name of a reclaim in errors.
-const RECLAIM: &str = "hand back the memory of a box";
+const RECLAIM: &str = "reclaim the memory of a box";
 /// Time for the kernel to find what it can give up. It frees a gigabyte in less than a second unless
 /// that has to be written to a slow disk first; what it has freed by then stays free.
 const RECLAIM_WAIT: Duration = Duration::from_secs(10);
@@ -77,14 +77,14 @@ impl MemoryGroup {
         }
         if !file.exists() {
             return Err(Error::NotSupported(
-                "the kernel cannot hand back the memory of a box here; it can since Linux 5.19, or with control groups \
-                 of version 1"
+                "the kernel cannot reclaim the memory of a box here; that needs Linux 5.19 or control groups of \
+                 version 1"
                     .to_owned(),
             ));
         }
         accessat(CWD, file, Access::WRITE_OK, AtFlags::EACCESS).map_err(|_| {
             Error::NotSupported(format!(
-                "the server may not hand back the memory of a box here: {}",
+                "the server may not reclaim the memory of a box here: {}",
                 remedy::of_missing_group()
             ))
         })
@@ -97,7 +97,7 @@ impl MemoryGroup {
         let deadline = Instant::now() + RECLAIM_WAIT;
         let place = timeout_at(deadline, PLACES.acquire())
             .await
-            .map_err(|_| Error::Unavailable("the memory of other boxes is being handed back; try again".to_owned()))?;
+            .map_err(|_| Error::Unavailable("the memory of other boxes is being reclaimed; try again".to_owned()))?;
         let _place = place.map_err(|error| Error::failed(RECLAIM, error))?;
         let memory_before_bytes = self.used().map_err(not_reclaimed)?;
         let version = if self.v2 { "v2" } else { "v1" };

@@ -31,8 +31,8 @@ impl Asker {
                  Delegate=yes"
             }
             (false, true, false) => {
-                "make a group in which no process lives, and name it in providers.native.cgroup_parent, or in a \
-                 container start that one with a writable /sys/fs/cgroup (Docker: --privileged --cgroupns=private)"
+                "make a group without processes, and name it in providers.native.cgroup_parent, or, in a container, \
+                 restart the container with a writable /sys/fs/cgroup (Docker: --privileged --cgroupns=private)"
             }
             (false, false, true) => {
                 "start the server in a session of this user with `systemd-run --user --scope -p Delegate=yes tidebox \
@@ -84,7 +84,7 @@ pub(super) fn of_controller(controller: Controller) -> String {
 /// Returns a sentence on a scope that systemd did not give.
 pub(super) fn of_manager(error: &io::Error) -> String {
     let advice = match (error.kind() == io::ErrorKind::NotFound, rustix::process::geteuid().is_root()) {
-        (true, _) => "install busctl, a part of systemd, which the server asks by",
+        (true, _) => "install busctl, a part of systemd, which the server uses",
         (false, true) => "start the server as a unit with Delegate=yes, or install dbus",
         (false, false) => {
             "log in through PAM or run `loginctl enable-linger` for this user, so that its systemd runs, and install \
@@ -100,7 +100,7 @@ mod test {
 
     #[test]
     fn nobody_is_told_to_become_what_they_are() {
-        let refused = io::Error::other("other processes live in it");
+        let refused = io::Error::other("it has other processes");
         for has_systemd in [true, false] {
             for error in [None, Some(&refused)] {
                 let root = Asker { is_root: true, has_systemd };

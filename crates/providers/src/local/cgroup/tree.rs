@@ -17,7 +17,7 @@ const MOVES_MAX: usize = 16;
 const GROUP_MODE: u32 = 0o755;
 
 /// Cause for which a group of version 2 cannot limit those below it.
-const SHARED: &str = "other processes live in it";
+const SHARED: &str = "it has other processes";
 
 /// Mounted hierarchy with a controller that boxes need.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -85,7 +85,7 @@ fn a_file_of_a_layer_that_cannot_be_read_is_named_as_its_box_knows_it() {
     if rustix::process::geteuid().is_root() {
         return copied.unwrap();
     }
-    assert_eq!(copied.unwrap_err().to_string(), "/usr/secret cannot be read by its owner; give it `chmod u+rX`");
+    assert_eq!(copied.unwrap_err().to_string(), "/usr/secret cannot be read by its owner; run `chmod u+rX` on it");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_file_that_its_owner_cannot_read_is_named_to_a_server_without_privileges() {
     }
     let refused = copied.unwrap_err();
     assert!(refused.get_ref().is_some_and(|cause| cause.is::<Unfit>()), "{refused:?}");
-    assert_eq!(refused.to_string(), "/dir/secret cannot be read by its owner; give it `chmod u+rX`");
+    assert_eq!(refused.to_string(), "/dir/secret cannot be read by its owner; run `chmod u+rX` on it");
 }
 
 #[test]

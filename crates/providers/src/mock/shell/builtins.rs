@@ -96,7 +96,7 @@ async fn printf(words: &[&str], io: &Io) -> Outcome {
                             out.extend_from_slice(if is_empty_number { b"0" } else { value.as_bytes() });
                         }
                         Some(b'%') => out.push(b'%'),
-                        _ => return fail(io, "printf: only %s, %d and %% are known").await,
+                        _ => return fail(io, "printf: only %s, %d and %% are supported").await,
                     }
                 }
                 byte => out.push(byte),
@@ -299,7 +299,7 @@ async fn change(name: &str, words: &[&str], shell: &Shell, io: &Io) -> Outcome {
                 Ok(mode) if mode <= 0o7777 => fs.chmod(&full[1], mode),
                 _ => Err(crate::Error::Invalid(format!("{mode} is not an octal mode"))),
             },
-            _ => Err(crate::Error::Invalid("this use is not known in a mock box".to_owned())),
+            _ => Err(crate::Error::Invalid("this usage is not supported in a mock box".to_owned())),
         }
     };
     match changed {

@@ -71,7 +71,7 @@ fn engine(docker: &Docker, report: &mut Report) {
         let message = "is tcp:// without TLS: an attacker on the network gets root on the Engine's host";
         report.fail(KEY, message, "set providers.docker.tls.ca_file, cert_file and key_file");
     } else {
-        report.pass(KEY, "does not cross the network in the clear");
+        report.pass(KEY, "is not sent unencrypted over the network");
     }
 }
 
@@ -91,7 +91,7 @@ pub(super) fn registries(config: &Config, report: &mut Report) {
         let key = format!("images.registries.{host}.plain_http");
         if registry.plain_http && is_in_the_clear(&format!("http://{host}")) {
             let what = if registry.password.is_some() { "its password and its images" } else { "its images" };
-            report.warn(key, format!("is true: {what} cross the network in the clear"), "set it to false");
+            report.warn(key, format!("is true: {what} are sent unencrypted"), "set it to false");
         } else {
             report.pass(key, "is https, or does not leave this host");
         }
@@ -107,7 +107,7 @@ pub(super) fn peers(config: &Config, report: &mut Report) {
     let plane = (!plane.is_empty()).then_some(("worker.control_plane".to_owned(), plane));
     for (key, url) in custom.into_iter().chain(workers).chain(plane) {
         if is_in_the_clear(url) {
-            report.warn(key, "is http: its key and all data cross the network in the clear", "use https");
+            report.warn(key, "uses http: its key and all data are sent unencrypted", "use https");
         } else {
             report.pass(key, "is https, or does not leave this host");
         }

@@ -58,7 +58,7 @@ pub(super) fn weakness(key: &str) -> Option<&'static str> {
     } else if is_sequence(key.as_bytes()) {
         Some("follows the alphabet")
     } else if is_words(key) {
-        Some("is made of a few words")
+        Some("consists of a few words")
     } else if bits(key) < BITS_MIN {
         Some("is too regular to be random")
     } else {

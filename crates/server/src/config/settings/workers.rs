@@ -44,7 +44,7 @@ section! {
     /// Times of leases and heartbeats. They must be the same on the control plane and its workers.
     #[derive(Copy)]
     pub struct Leases {
-        /// Time that a worker may be out of touch before the lease on a sandbox ends.
+        /// Time that a worker may be unreachable before the lease on a sandbox ends.
         pub ttl: Duration = "2m",
         /// Further time until the worker ends the sandbox and the control plane gives it up.
         pub grace: Duration = "30s",

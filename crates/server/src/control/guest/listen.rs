@@ -35,8 +35,8 @@ impl Control {
         let sandbox = self.usable(id).await?;
         let waiting = self.announced.take(number, &sandbox.id, port).ok_or_else(|| {
             Error::NoFile(format!(
-                "connection {number} to port {port} is not waiting: it was already taken, was not taken in time, or \
-                 the listener has closed"
+                "connection {number} to port {port} is not waiting: it was already accepted, was not accepted in time, \
+                 or the listener has closed"
             ))
         })?;
         let Waiting { connection, ended, .. } = waiting;

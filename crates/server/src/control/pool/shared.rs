@@ -90,7 +90,7 @@ impl SharedBoxes {
         };
         if let Err(error) = removed {
             // The slot is gone; the reconciler removes the closed box.
-            tracing::warn!(id = %closed, error = %Chain(&error), "cannot remove an empty box yet");
+            tracing::warn!(id = %closed, error = %Chain(&error), "cannot remove an empty box; retrying later");
         }
         Ok(())
     }
@@ -206,7 +206,7 @@ impl Provider for SharedBoxes {
             }
             Err(error) => {
                 if let Err(left) = self.remove(&host, id).await {
-                    tracing::warn!(%id, error = %Chain(&left), "cannot release a place yet");
+                    tracing::warn!(%id, error = %Chain(&left), "cannot release a slot; retrying later");
                 }
                 Err(error)
             }

@@ -72,7 +72,7 @@ impl Control {
         let _in_progress = self.spawns.begin(&id);
         let packed = tokio::time::timeout(SNAPSHOT_WAIT, pack(provider.as_ref(), &id, snapshot, settings, store)).await;
         if let Err(error) = within(REMOVAL_WAIT, provider.stop(&id)).await {
-            tracing::warn!(%id, error = %Chain(&error), "cannot remove the box of a new image yet");
+            tracing::warn!(%id, error = %Chain(&error), "cannot remove the box of a new image; retrying later");
         }
         let digest = packed.unwrap_or_else(|_| {
             let snapshot = snapshot.id.clone();

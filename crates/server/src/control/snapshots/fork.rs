@@ -150,7 +150,7 @@ impl Control {
         let made = std::mem::take(&mut *made.lock());
         let removals = stream::iter(made).map(|id| async move {
             if let Err(error) = self.destroy_because(&id, StopReason::Abandoned).await {
-                tracing::warn!(%id, error = %Chain(&error), "cannot remove a copy yet");
+                tracing::warn!(%id, error = %Chain(&error), "cannot remove a copy; retrying later");
             }
         });
         removals.buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;

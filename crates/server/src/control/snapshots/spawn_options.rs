@@ -23,7 +23,7 @@ impl Control {
             ("prepare", options.prepare.as_ref().is_some_and(|commands| !commands.is_empty())),
         ] {
             if is_given {
-                return Err(Error::Invalid(format!("`snapshot` and `{field}` exclude each other; leave out one")));
+                return Err(Error::Invalid(format!("`snapshot` and `{field}` cannot be combined; leave out one")));
             }
         }
         let snapshot = self.snapshot(&id).await?;

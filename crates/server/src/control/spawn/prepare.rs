@@ -115,10 +115,10 @@ mod test {
 
     #[test]
     fn the_error_of_a_command_names_it_and_repeats_its_last_words() {
-        check(7, false, " no such thing\n", "ended with exit status 7: no such thing");
-        check(1, false, "", "ended with exit status 1");
+        check(7, false, " no such thing\n", "exited with status 7: no such thing");
+        check(1, false, "", "exited with status 1");
         let expected =
-            "did not end before its deadline; give it a longer `timeout` (`--prepare-timeout` at the command line)";
+            "did not end before its deadline; give it a longer `timeout` (`--prepare-timeout` on the command line)";
         check(137, true, "", expected);
     }
 }

@@ -280,7 +280,7 @@ impl Control {
     async fn remove_warm(&self, id: &SandboxId) {
         let Some(provider) = self.warm.pool.provider(id) else { return };
         if let Err(error) = within(REMOVAL_WAIT, provider.stop(id)).await {
-            tracing::warn!(%id, error = %Chain(&error), "cannot remove a box of the warm pool yet");
+            tracing::warn!(%id, error = %Chain(&error), "cannot remove a box of the warm pool; retrying later");
         }
         self.warm.pool.dismiss(id);
     }

@@ -140,7 +140,7 @@ impl Control {
 async fn remove(provider: &dyn Provider, id: &SnapshotId) {
     let Some(snapshots) = provider.snapshots() else { return };
     if let Err(error) = within(SNAPSHOT_WAIT, snapshots.remove(id)).await {
-        tracing::warn!(%id, error = %Chain(&error), "cannot remove a snapshot of the warm pool yet");
+        tracing::warn!(%id, error = %Chain(&error), "cannot remove a snapshot of the warm pool; retrying later");
     }
 }
 
@@ -156,8 +156,8 @@ fn commands_before(commands: &[PrepareCommand], has_memory: bool) -> Result<usiz
     match commands[first..].iter().position(|command| !command.background) {
         None => Ok(first),
         Some(later) => Err(Error::Invalid(format!(
-            "a snapshot has no processes here, so commands of `prepare` in the background have to be the last ones: \
-             command {} comes after one; change their order, or set `snapshot` of the entry to false",
+            "a snapshot has no processes here, so background commands of `prepare` must come last: command {} follows \
+             one; change their order, or set `snapshot` of the entry to false",
             first + later + 1
         ))),
     }
@@ -194,7 +194,7 @@ mod test {
         check(&[false, false], false, Ok(2));
         check(&[false, true, true], false, Ok(1));
         check(&[true], false, Ok(0));
-        check(&[false, true, false, false], false, Err("command 3 comes after one"));
+        check(&[false, true, false, false], false, Err("command 3 follows one"));
         check(&[false, true, false, true], true, Ok(4));
     }
 

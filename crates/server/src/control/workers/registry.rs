@@ -162,7 +162,7 @@ impl Control {
                 Change::Stopped { at: now }
             } else {
                 let error = format!(
-                    "its worker `{}` was out of touch until the lease on it expired; spawn another",
+                    "its worker `{}` was unreachable until the lease on it expired; spawn another",
                     sandbox.worker
                 );
                 Change::Broke { error, at: now }

@@ -98,7 +98,7 @@ impl Control {
             match self.destroy_because(&id, StopReason::Requested).await {
                 Ok(_) => self.publish_action("lease_lost", Some(&id), json!({})),
                 // The row is `destroying`, and the reconciler finishes the removal.
-                Err(error) => tracing::warn!(%id, error = %Chain(&error), "cannot end the sandbox yet"),
+                Err(error) => tracing::warn!(%id, error = %Chain(&error), "cannot end the sandbox; retrying later"),
             }
         }
     }

@@ -98,7 +98,7 @@ fn make_way(path: &Path) -> Result<(), String> {
             tracing::info!(path = %path.display(), "replacing the socket of a server that no longer runs");
             std::fs::remove_file(path).map_err(|error| error.to_string())
         }
-        Err(error) => Err(format!("cannot find out whether a server listens there: {error}")),
+        Err(error) => Err(format!("cannot determine whether a server listens there: {error}")),
     }
 }
 

@@ -128,7 +128,7 @@ impl Tls {
                     tracing::info!(cert_file = %self.files.cert.display(), "using a new certificate");
                 }
                 Err(fault) => {
-                    tracing::warn!(error = %Chain(&fault), "the old certificate stays in use");
+                    tracing::warn!(error = %Chain(&fault), "still using the old certificate");
                 }
             }
         }

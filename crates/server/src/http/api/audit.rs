@@ -34,7 +34,7 @@ const COLUMNS: [&str; 12] = [
     params(
         ("actor" = Option<String>, Query, min_length = 1,
             description = "`admin`, `api_key`, `anonymous` or `worker:<id>`"),
-        ("action" = Option<String>, Query, min_length = 1, description = "Such as `quotas.update`"),
+        ("action" = Option<String>, Query, min_length = 1, description = "For example, `quotas.update`"),
         ("method" = Option<String>, Query, min_length = 1, description = "Such as `PUT`"),
         ("status" = Option<u16>, Query, minimum = 100, maximum = 999, description = "Such as 401"),
         ("path" = Option<String>, Query, min_length = 1, description = "Part of the path, compared literally"),

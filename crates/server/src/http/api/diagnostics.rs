@@ -9,7 +9,7 @@ use crate::http::state::Api;
 
 /// Describe the state of the service
 ///
-/// For operators. The answer contains no keys, owners or addresses.
+/// For operators. The response contains no keys, owners or addresses.
 #[utoipa::path(get, path = "/api/v1/diagnostics",
     operation_id = "get_diagnostics", tag = "system",
     responses((status = 200, body = api::Diagnostics, description = "The current state")))]

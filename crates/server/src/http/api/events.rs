@@ -73,7 +73,7 @@ pub async fn stream(
     Ok(event_stream(Body::from_stream(frames)))
 }
 
-/// Returns an answer of server-sent events.
+/// Returns a response of server-sent events.
 pub fn event_stream(frames: Body) -> Response {
     let mut response = Response::new(frames);
     let headers = response.headers_mut();

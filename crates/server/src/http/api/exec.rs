@@ -25,9 +25,9 @@ const EXEC_BYTES: usize = OUTFLOW_BYTES + 2 * 4 * 1024;
 
 /// Run a command
 ///
-/// Buffered by default. With `stream: true` the answer is NDJSON, one line per chunk as it is written, or frames of raw
-/// bytes with `Accept: application/octet-stream`; hanging up kills the command unless it is `resumable`. With
-/// `background: true` the answer comes immediately, and the command keeps running.
+/// Buffered by default. With `stream: true` the response is NDJSON, one line per chunk as it is written, or frames of
+/// raw bytes with `Accept: application/octet-stream`; disconnecting kills the command unless it is `resumable`. With
+/// `background: true` the response comes immediately, and the command keeps running.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/exec",
     operation_id = "exec_command", tag = "exec", params(("id" = String, Path)),
     request_body = api::ExecRequest,

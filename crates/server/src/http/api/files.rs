@@ -188,7 +188,7 @@ pub async fn read(
     Ok(content(file, held, StatusCode::PARTIAL_CONTENT, Some(length), Some(part)))
 }
 
-/// Returns the answer with a file. A file that shrinks meanwhile breaks the connection, so that
+/// Returns the response with a file. A file that shrinks meanwhile breaks the connection, so that
 /// a part is never taken for the whole.
 fn content(
     file: providers::FileContent,

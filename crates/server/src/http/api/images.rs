@@ -78,8 +78,8 @@ pub async fn remove(State(api): State<Api>, uri: Uri) -> Result<Response> {
 
 /// Pull an image from its registry
 ///
-/// Layers that the server already has are not downloaded again. The pull continues when the caller hangs up. With
-/// `stream: true` the answer is NDJSON, one line per step; the last line is `done` or `error`.
+/// Layers that the server already has are not downloaded again. The pull continues when the caller disconnects. With
+/// `stream: true` the response is NDJSON, one line per step; the last line is `done` or `error`.
 #[utoipa::path(post, path = "/api/v1/images/pull",
     operation_id = "pull_image", tag = "images", request_body = api::PullRequest,
     responses(
@@ -98,7 +98,7 @@ pub async fn pull(State(api): State<Api>, meter: Meter, Body(body): Body<api::Pu
     about(&name, answer)
 }
 
-/// Returns the answer with the image's name as the subject for the audit history.
+/// Returns the response with the image's name as the subject for the audit history.
 fn about(name: &str, answer: Result<impl IntoResponse>) -> Response {
     let subject = Extension(Subject(crate::audit::bounded(name, api::IMAGE_NAME_CHARS_MAX)));
     (subject, answer).into_response()

@@ -46,7 +46,7 @@ fn process_event(event: OutputEvent) -> ProcessEvent {
     }
 }
 
-/// Returns the answer with this body, which is neither kept nor gathered on its way.
+/// Returns the response with this body, which is neither kept nor gathered on its way.
 pub fn answer(body: Body, kind: HeaderValue) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();

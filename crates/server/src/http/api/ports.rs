@@ -41,8 +41,8 @@ pub async fn list(State(api): State<Api>, Name(id): Name, meter: Meter) -> Resul
 /// Connect to a port
 ///
 /// A WebSocket that carries a TCP connection in binary frames. A `SocketEof` ends the client's direction; the server's
-/// messages are `PortMessage`s. The server closes the WebSocket when both directions have ended. Hanging up resets the
-/// connection.
+/// messages are `PortMessage`s. The server closes the WebSocket when both directions have ended. Disconnecting resets
+/// the connection.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports/{port}/connect",
     operation_id = "connect_port", tag = "ports",
     params(("id" = String, Path), ("port" = u16, Path, minimum = 1),
@@ -75,7 +75,7 @@ pub async fn connect(
 ///
 /// A WebSocket that announces each connection from a program in the sandbox to this port of its loopback, as a
 /// `ListenMessage`. Accept the connection on a second WebSocket within 15 seconds, or it is reset; a `ListenRefuse`
-/// resets it immediately. Hanging up closes the port and resets all connections.
+/// resets it immediately. Disconnecting closes the port and resets all connections.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/ports/{port}/listen",
     operation_id = "listen_port", tag = "ports",
     params(("id" = String, Path), ("port" = u16, Path, minimum = 1),

@@ -136,7 +136,7 @@ async fn read(
     Ok(answer(attached.output, Some(from), form, Outflow::new(held, STREAM_BYTES_MAX)))
 }
 
-/// Returns the answer that carries output in the form that the caller asked for; with `position`, that of the
+/// Returns the response that carries output in the form that the caller asked for; with `position`, that of the
 /// first byte, for a process. Dropping it kills a command, and leaves a process as it is.
 pub fn answer(output: ProcessEvents, position: Option<u64>, form: Form, outflow: Outflow) -> Response {
     match form.is_raw {

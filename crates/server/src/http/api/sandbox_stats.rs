@@ -42,7 +42,7 @@ pub struct StatsParams {
 
 /// Get a sandbox's resource usage
 ///
-/// CPU shares cover the time since the previous measurement, whichever request made it. With `stream=true` the answer
+/// CPU shares cover the time since the previous measurement, whichever request made it. With `stream=true` the response
 /// is server-sent events of the type `stats`, whose data is the same JSON.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/stats",
     operation_id = "get_sandbox_stats", tag = "sandboxes", params(("id" = String, Path), StatsParams),

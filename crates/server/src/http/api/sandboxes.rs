@@ -74,7 +74,7 @@ pub async fn admission(
     Ok(Json(wire::decision(&api.control.decide(wire::spawn_request(body, owner)?).await?)))
 }
 
-/// Returns the answer to any spawn.
+/// Returns the response to any spawn.
 pub fn answer(api: &Api, spawned: &Spawned) -> (StatusCode, HeaderMap, Json<api::Sandbox>) {
     let timing: Vec<String> = spawned
         .phases

@@ -38,7 +38,7 @@ pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::S
 
 /// Save a secret
 ///
-/// Replaces a secret of the same name, starting with the next request. No answer ever contains the value.
+/// Replaces a secret of the same name, starting with the next request. No response ever contains the value.
 #[utoipa::path(put, path = "/api/v1/secrets/{name}",
     operation_id = "put_secret", tag = "secrets",
     params(("name" = api::SecretName, Path)), request_body = api::SecretRequest,

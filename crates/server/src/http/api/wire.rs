@@ -383,12 +383,12 @@ pub fn unpacked(unpacked: Unpacked) -> api::Unpacked {
     api::Unpacked { members, bytes }
 }
 
-/// Returns the body of an answer that only confirms an action.
+/// Returns the body of a response that only confirms an action.
 pub fn status(status: &str) -> axum::Json<api::Status> {
     axum::Json(api::Status { status: status.to_owned() })
 }
 
-/// Returns the answer for a created resource, with status 201.
+/// Returns the response for a created resource, with status 201.
 pub fn created<T>(body: T) -> (StatusCode, axum::Json<T>) {
     (StatusCode::CREATED, axum::Json(body))
 }

@@ -34,7 +34,7 @@ pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Wor
     responses(
         (status = 200, description = "The worker as registered", body = api::Worker),
         (status = 400, description = "Invalid request", body = api::ErrorBody),
-        (status = 401, description = "Not the credential of this worker", body = api::ErrorBody),
+        (status = 401, description = "Wrong credential for this worker", body = api::ErrorBody),
         (status = 429, description = "Too many workers", body = api::ErrorBody)))]
 pub async fn heartbeat(
     State(api): State<Api>,
@@ -54,7 +54,7 @@ pub async fn heartbeat(
     responses(
         (status = 200, description = "The renewed lease", body = api::Renewed),
         (status = 400, description = "Invalid lifetime", body = api::ErrorBody),
-        (status = 401, description = "Not the credential of this worker", body = api::ErrorBody),
+        (status = 401, description = "Wrong credential for this worker", body = api::ErrorBody),
         (status = 404, description = "The worker never held the lease, or released it", body = api::ErrorBody),
         (status = 409, description = "The lease is held by another worker, or has expired", body = api::ErrorBody)))]
 pub async fn renew(

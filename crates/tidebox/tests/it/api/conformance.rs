@@ -217,7 +217,7 @@ async fn what_a_provider_said_is_told_to_no_caller() {
     let private = |answer: &Answer| {
         answer.refused(500, "provider_error", "the provider `mock` failed to");
         let text = String::from_utf8_lossy(&answer.bytes).into_owned();
-        assert!(!text.contains("asks for it") && !text.contains("mock."), "{text}");
+        assert!(!text.contains("requested by the label") && !text.contains("mock."), "{text}");
     };
     private(&server.post("/sandboxes", label("mock.start_fail")).await);
     let id = server.spawn_with(label("mock.exec_fail")).await;
@@ -234,7 +234,7 @@ async fn what_a_provider_said_is_told_to_no_caller() {
         causes.collect::<Vec<_>>()
     };
     let failed = causes("a request failed");
-    assert!(failed.len() >= 3 && failed.iter().all(|cause| cause.contains("asks for it")), "{failed:?}");
+    assert!(failed.len() >= 3 && failed.iter().all(|cause| cause.contains("requested by the label")), "{failed:?}");
 }
 
 #[tokio::test]
@@ -245,10 +245,10 @@ async fn what_fails_beside_all_requests_is_logged_with_its_cause() {
     let logged = || {
         let log = server.log_text();
         let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        lines.filter(|line| line["message"] == "cannot remove a sandbox yet").collect::<Vec<_>>()
+        lines.filter(|line| line["message"] == "cannot remove a sandbox; retrying later").collect::<Vec<_>>()
     };
     server.until("the reconciler has tried", async || !logged().is_empty()).await;
-    assert!(logged()[0]["error"].as_str().unwrap().contains("asks for it"), "{:?}", logged());
+    assert!(logged()[0]["error"].as_str().unwrap().contains("requested by the label"), "{:?}", logged());
 }
 
 #[tokio::test]

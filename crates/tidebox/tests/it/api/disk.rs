@@ -132,7 +132,7 @@ async fn a_spawn_on_a_full_disk_is_507_and_works_again_once_there_is_room() {
             }
             refused = server.post("/sandboxes", json!({})).await;
         }
-        refused.refused(507, "no_space", "make room on it");
+        refused.refused(507, "no_space", "free space on it");
         drop(full);
         server.until("there is room again", async || server.post("/sandboxes", json!({})).await.status == 201).await;
         assert_eq!(server.output(&spawned, "echo still here").await, "still here\n");

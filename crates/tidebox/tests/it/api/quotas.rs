@@ -217,7 +217,7 @@ async fn an_owner_at_its_cap_does_not_fill_the_queue() {
         server.until("it waits", async || depth().await == expected).await;
     }
     let refused = spawn_as(&server, "greedy", json!({})).await;
-    refused.refused(429, "resource_limit", "its share of the queue (`defaults.max_spawn_queue_per_owner`)");
+    refused.refused(429, "resource_limit", "its full share of the queue (`defaults.max_spawn_queue_per_owner`)");
     for waiting in waiting {
         waiting.abort();
     }

@@ -101,7 +101,7 @@ async fn a_policy_that_makes_no_sense_is_refused_by_the_entry_that_is_at_fault()
         (json!({"mode": "allow-list", "allow": ["a.example", "*.com"]}), "`egress.allow[1]`: `*.com` has a wildcard"),
         (json!({"mode": "allow-list", "allow": ["*"]}), "has a wildcard"),
         (json!({"mode": "allow-list", "allow": ["a.*.b"]}), "has a wildcard"),
-        (json!({"mode": "allow-list", "allow": ["a.example:0"]}), "has a port that does not exist"),
+        (json!({"mode": "allow-list", "allow": ["a.example:0"]}), "has an invalid port"),
         (json!({"mode": "allow-list", "allow": ["ex\u{e4}mple.com"]}), "write names in other scripts as xn--"),
         (json!({"mode": "allow-list", "allow": ["2130706433"]}), "looks like an address but is not one"),
         (json!({"mode": "allow-list", "allow": ["http://a.example"]}), "`egress.allow[0]`"),

@@ -101,7 +101,7 @@ async fn a_new_certificate_is_taken_up_while_a_stream_runs() {
 
     // An unusable certificate only causes a line in the log.
     std::fs::write(dir.path().join("cert.pem"), "nonsense").unwrap();
-    server.until("a complaint", async || server.log_text().contains("the old certificate stays")).await;
+    server.until("a complaint", async || server.log_text().contains("still using the old certificate")).await;
     is_health(&ask(old.connect(&server).await, HEALTH.as_bytes()).await);
 
     new.write(dir.path());

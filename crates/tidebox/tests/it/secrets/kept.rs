@@ -141,7 +141,7 @@ async fn a_secret_without_hosts_is_for_the_commands_that_name_it_and_stored_nowh
     exec(&id, json!({"A": "a b"})).await.refused(400, "bad_request", "`env_secret.A`: `a b` does not name a secret");
     exec(&id, json!({"A": "bound"})).await.refused(400, "bad_request", "never enters a sandbox");
     let policy = json!({"mode": "open", "secrets": ["key"]});
-    server.put(&format!("/sandboxes/{id}/egress"), policy).await.refused(400, "bad_request", "bound to no host");
+    server.put(&format!("/sandboxes/{id}/egress"), policy).await.refused(400, "bad_request", "not bound to a host");
     is_nowhere(&server, &id, VALUE).await;
 }
 

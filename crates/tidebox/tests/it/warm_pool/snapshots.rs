@@ -189,7 +189,7 @@ async fn where_none_can_be_taken_the_entry_says_why_and_spawns_go_on() {
     let prepare = json!([{"command": "sleep 600", "background": true}, {"command": "echo a > /tmp/a"}]);
     server.post("/templates", json!({"name": "py", "prepare": prepare})).await.ok();
     let said = async |words: &str| figures(&server).await["error"].as_str().is_some_and(|text| text.contains(words));
-    server.until("the order is named", async || said("command 2 comes after one").await).await;
+    server.until("the order is named", async || said("command 2 follows one").await).await;
     let id = spawn(&server).await;
     assert_eq!(server.output(&id, "cat /tmp/a").await, "a\n");
     let prepare = json!([{"command": "echo a > /tmp/a"}, {"command": "sleep 600", "background": true}]);

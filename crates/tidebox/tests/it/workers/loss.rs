@@ -58,10 +58,10 @@ async fn a_worker_that_hangs_is_stale_and_its_sandboxes_are_given_up_by_the_leas
     let id = pair.plane.spawn().await;
     pair.stop_worker();
     pair.plane.until("it is stale", async || pair.plane.get("/workers/w1").await.ok()["stale"] == true).await;
-    pair.plane.post("/sandboxes", json!({})).await.refused(503, "unavailable", "no worker can take this sandbox");
+    pair.plane.post("/sandboxes", json!({})).await.refused(503, "unavailable", "no worker can run this sandbox");
     let failed = pair.plane.get(&format!("/sandboxes/{id}/wait?state=failed&timeout=60s")).await.ok();
     assert_eq!(failed["state"], "failed");
-    assert!(failed["error"].as_str().unwrap().contains("`w1` was out of touch"), "{failed}");
+    assert!(failed["error"].as_str().unwrap().contains("`w1` was unreachable"), "{failed}");
     pair.continue_worker();
     pair.heard().await;
     pair.plane.until("the worker has ended it", async || pair.boxes().await.is_empty()).await;
@@ -111,7 +111,7 @@ async fn where_only_a_killed_worker_is_left_one_spawn_finds_out_and_the_admissio
     let admission = pair.plane.post("/sandboxes/admission", json!({})).await.ok();
     assert_eq!((&admission["allowed"], &admission["reason"]), (&json!(false), &json!("no_eligible_worker")));
     for _ in 0..3 {
-        pair.plane.post("/sandboxes", json!({})).await.refused(503, "unavailable", "no worker can take this sandbox");
+        pair.plane.post("/sandboxes", json!({})).await.refused(503, "unavailable", "no worker can run this sandbox");
     }
     let listed = pair.plane.get("/sandboxes").await.ok();
     assert_eq!(listed.as_array().unwrap().len(), 1, "one failed: {listed}");
@@ -136,7 +136,7 @@ async fn a_worker_that_was_killed_counts_as_ready_for_a_few_seconds_at_most() {
     pair.plane.post("/sandboxes", json!({"provider": "mock"})).await.refused(
         503,
         "unavailable",
-        "no worker can take this sandbox",
+        "no worker can run this sandbox",
     );
     assert_eq!(pair.plane.get("/sandboxes").await.ok(), json!([]), "no spawn had to find out");
     pair.worker.launch().await;
@@ -159,7 +159,7 @@ async fn a_worker_that_hangs_costs_a_spawn_a_few_seconds_at_most() {
     pair.plane.post("/sandboxes", json!({"provider": "mock"})).await.refused(
         503,
         "unavailable",
-        "no worker can take this sandbox",
+        "no worker can run this sandbox",
     );
     assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
     assert_eq!(pair.plane.get("/ready").await.status, 503);
@@ -248,7 +248,7 @@ async fn a_control_plane_on_an_old_copy_of_the_store_removes_no_box_of_the_true_
         })
         .await;
     // It does not know the one, and gives up the other, whose lease the worker renews elsewhere.
-    let holds = |id: &str| format!("{id}: another control plane holds it, so it stays");
+    let holds = |id: &str| format!("{id}: another control plane holds the sandbox, so it is not removed");
     for id in [&after, &before] {
         stale.until("it finds the box", async || stale.log_text().contains(&holds(id))).await;
     }

@@ -136,7 +136,7 @@ async fn a_worker_above_its_capacity_gets_no_more_and_the_spawn_is_told_so() {
     let admission = pair.plane.post("/sandboxes/admission", json!({})).await.ok();
     assert_eq!((&admission["allowed"], &admission["reason"]), (&json!(false), &json!("no_eligible_worker")));
     assert_eq!(admission["queueable"], false);
-    pair.plane.post("/sandboxes", json!({})).await.refused(503, "unavailable", "no worker can take this sandbox");
+    pair.plane.post("/sandboxes", json!({})).await.refused(503, "unavailable", "no worker can run this sandbox");
     pair.plane.delete("/admin/workers/w1").await.refused(409, "conflict", "holds 1 active sandboxes");
 }
 
@@ -177,7 +177,7 @@ async fn a_worker_that_is_not_configured_gets_nothing_whatever_it_says() {
     let request = server.request(Method::POST, "/worker/evil/heartbeat").json(&beat);
     let request = request.header("X-Worker-ID", "evil").header("X-Worker-Token", "t");
     Answer::read(request.send().await.unwrap()).await.ok();
-    server.post("/sandboxes", json!({})).await.refused(503, "unavailable", "no worker can take this sandbox");
+    server.post("/sandboxes", json!({})).await.refused(503, "unavailable", "no worker can run this sandbox");
 }
 
 #[tokio::test]
@@ -248,6 +248,6 @@ async fn the_boxes_that_users_share_stay_on_the_server_itself() {
     let pair = Pair::start(&format!("{MOCK} pool.enabled=true"), MOCK).await;
     let spawn = pair.plane.request(Method::POST, "/sandboxes").header("X-User-ID", "ann").json(&json!({}));
     let spawned = Answer::read(spawn.send().await.unwrap()).await;
-    spawned.refused(503, "unavailable", "no worker can take this sandbox");
+    spawned.refused(503, "unavailable", "no worker can run this sandbox");
     assert_eq!(pair.boxes().await, Vec::<Value>::new());
 }

@@ -75,8 +75,8 @@ fn maps_of_sparse_files_that_lie_are_refused() {
     };
     with("0,4,2,4", "100").refused("malformed");
     with("0,8", "4").refused("malformed");
-    with("0,4", "100").refused("does not fit its content");
-    with("0,9", "100").refused("does not fit its content");
+    with("0,4", "100").refused("does not match its content");
+    with("0,9", "100").refused("does not match its content");
     with("18446744073709551615,8", "18446744073709551615").refused("malformed");
     with("0,4,6", "100").refused("malformed");
     let outcome = with("0,4,6,4", "20");

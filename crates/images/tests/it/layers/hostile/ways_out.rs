@@ -299,7 +299,7 @@ fn a_whiteout_through_a_link_removes_nothing_outside() {
 fn a_whiteout_of_no_name_or_of_a_step_is_refused() {
     for name in [".wh.", ".wh..", ".wh...", "a/.wh...", "a/.wh."] {
         let outcome = attack(|_| vec![vec![Entry::file("a/b", "")], vec![Entry::file(name, "")]]);
-        outcome.refused("hides a file without a name");
+        outcome.refused("is a whiteout without a file name");
     }
 }
 

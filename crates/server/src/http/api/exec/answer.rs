@@ -24,7 +24,7 @@ const SHORT_BYTES: usize = PIECE_BYTES_MIN;
 /// Largest piece of a long answer, in bytes before it is encoded.
 const PIECE_BYTES_MAX: usize = 64 * 1024;
 
-/// Returns the answer with a command's output and its exit.
+/// Returns the response with a command's output and its exit.
 pub fn response(outcome: ExecOutcome, encoding: api::TextEncoding) -> Response {
     let ExecOutcome { exit, stdout, stderr, truncated, mut held } = outcome;
     if stdout.len() + stderr.len() <= SHORT_BYTES {
@@ -201,7 +201,7 @@ mod test {
     use crate::budget::Caller;
     use crate::control::collected_of;
 
-    /// Returns the answer to a command with this output, and the bytes that the budget counts after it.
+    /// Returns the response to a command with this output, and the bytes that the budget counts after it.
     async fn answer(stdout: &[u8], stderr: &[u8], encoding: api::TextEncoding) -> (Vec<u8>, u64) {
         let budget = Budget::new(64 << 20);
         let account = budget.account(Caller::Address(None), None);

@@ -22,7 +22,7 @@ const INSTEAD: &str = "POST to `/api/v1/sandboxes/{id}/exec` with `stream: true`
 /// Run a command over a WebSocket
 ///
 /// A WebSocket. The client first sends a `SocketStart`, then `SocketStdin`, `SocketEof`, `SocketResize` and
-/// `SocketSignal`, and binary frames with raw bytes for stdin. The server sends `SocketOutput`. Hanging up kills the
+/// `SocketSignal`, and binary frames with raw bytes for stdin. The server sends `SocketOutput`. Disconnecting kills the
 /// command.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/exec/ws",
     operation_id = "open_exec_socket", tag = "exec",
@@ -69,7 +69,7 @@ pub struct AttachParams {
 /// Attach to a background process
 ///
 /// A WebSocket that receives the output of the process as `SocketOutput`s. The client may send `SocketStdin`,
-/// `SocketEof`, `SocketResize` and `SocketSignal`, and binary frames with raw bytes for stdin. Hanging up does not
+/// `SocketEof`, `SocketResize` and `SocketSignal`, and binary frames with raw bytes for stdin. Disconnecting does not
 /// affect the process. Any number of clients may be attached.
 #[utoipa::path(get, path = "/api/v1/sandboxes/{id}/processes/{process}/attach",
     operation_id = "attach_process", tag = "exec",

@@ -43,7 +43,7 @@ pub async fn download(
     Ok(passing.answer(api.control.archive(&id, params.path()).await?, "application/x-tar"))
 }
 
-/// Memory and encoding of an answer that passes on what a sandbox sends.
+/// Memory and encoding of a response that passes on what a sandbox sends.
 pub struct Passing {
     encoding: Encoding,
     held: Reservation,

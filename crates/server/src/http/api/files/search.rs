@@ -9,7 +9,7 @@ use crate::http::request::{Json as Body, Name};
 use crate::http::request_memory::Meter;
 use crate::http::state::Api;
 
-/// Memory held for an answer until it is complete: its text, and as much for all else.
+/// Memory held for a response until it is complete: its text, and as much for all else.
 const ANSWER_BYTES: usize = 2 * providers::SEARCH_TEXT_BYTES_MAX;
 
 /// Search files

@@ -81,7 +81,7 @@ pub async fn pack(
 
 /// Change many files
 ///
-/// Removes files below a directory, then sets modes and times. Does not follow links. The answer lists the paths that
+/// Removes files below a directory, then sets modes and times. Does not follow links. The response lists the paths that
 /// failed; the other changes are made.
 #[utoipa::path(post, path = "/api/v1/sandboxes/{id}/files/amend",
     operation_id = "amend_files", tag = "files", params(("id" = String, Path)),

@@ -20,7 +20,7 @@ use providers::{ExitStatus, ProcessEvent, ProcessEvents};
 use super::{KEEP_ALIVE, answer, exit_trailer, reason_of_cut};
 use crate::http::stream::flow_control::{Outflow, PIECE_BYTES_MIN};
 
-/// Returns the answer that carries the output at the speed of the client; with `position`, that of the first
+/// Returns the response that carries the output at the speed of the client; with `position`, that of the first
 /// byte, for a process.
 pub fn response(output: ProcessEvents, position: Option<u64>, timeout: Option<Duration>, outflow: Outflow) -> Response {
     let mut frames = Frames {

@@ -43,7 +43,7 @@ struct Lines {
     position: Option<u64>,
 }
 
-/// Returns the answer that carries the output at the speed of the client; with `position`, that of the first
+/// Returns the response that carries the output at the speed of the client; with `position`, that of the first
 /// byte, for a process.
 pub fn response(output: ProcessEvents, position: Option<u64>, form: Form, outflow: Outflow) -> Response {
     let lines = Lines {

@@ -79,7 +79,7 @@ async fn announce(api: &Api, id: &str, listener: &mut Listener, sink: &mut (impl
     }
 }
 
-/// Refuses what the client refuses, until it hangs up or sends what makes no sense.
+/// Refuses what the client refuses, until it disconnects or sends what makes no sense.
 async fn hear(
     source: &mut (impl Stream<Item = Result<Message, Fault>> + Unpin),
     refuser: &Refuser,

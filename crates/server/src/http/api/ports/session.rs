@@ -75,7 +75,7 @@ where
     }
 }
 
-/// Passes on what the client sends, at the speed of the process, until the client hangs up or sends
+/// Passes on what the client sends, at the speed of the process, until the client disconnects or sends
 /// what makes no sense.
 async fn listen<S>(source: &mut S, to_process: mpsc::Sender<Part>, inflow: &Inflow) -> End
 where

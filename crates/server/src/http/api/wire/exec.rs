@@ -49,7 +49,7 @@ fn secret_variables(variables: api::StringMap) -> Result<BTreeMap<String, Secret
     let named = variables.0.into_iter().map(|(variable, name)| {
         let secret = SecretName::parse(&name);
         let secret = secret.ok_or_else(|| {
-            let rule = "names no secret; write 1 to 64 letters, digits, `.`, `_` or `-`";
+            let rule = "does not name a secret; write 1 to 64 letters, digits, `.`, `_` or `-`";
             malformed(format!("`env_secret.{}`: `{}` {rule}", shortened(&variable), shortened(&name)))
         })?;
         Ok((variable, secret))

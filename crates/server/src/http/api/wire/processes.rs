@@ -26,7 +26,7 @@ pub fn background(
     }
     if body.background {
         if body.stream {
-            return Err(malformed("`stream` and `background` exclude each other; read the output of the process"));
+            return Err(malformed("`stream` and `background` cannot be combined; read the output of the process"));
         }
         if body.exit_event {
             return Err(only_for("exit_event", "`stream: true`"));

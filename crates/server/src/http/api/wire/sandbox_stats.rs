@@ -57,7 +57,7 @@ pub fn stats_filter(query: Vec<(String, String)>) -> Result<ListFilter, ApiError
     let absent = ["state", "limit", "cursor"];
     if let Some((name, _)) = query.iter().find(|(name, _)| absent.contains(&name.as_str())) {
         return Err(malformed(format!(
-            "the query: unknown parameter `{name}`, because the answer has all running sandboxes; the parameters are \
+            "the query: unknown parameter `{name}`, because the response has all running sandboxes; the parameters are \
              owner_id, provider and metadata.<key>"
         )));
     }

@@ -43,7 +43,7 @@ pub fn shortened(text: &str) -> String {
 /// Refuses an empty text.
 pub fn given(field: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
     match text.as_deref() {
-        Some("") => Err(malformed(format!("`{field}` may be omitted, but not empty"))),
+        Some("") => Err(malformed(format!("`{field}` may be omitted, but must not be empty"))),
         _ => Ok(text),
     }
 }

@@ -12,7 +12,7 @@ const MTIME_BYTES_MAX: usize = 64;
 fn check<'a>(fields: &str, paths: impl Iterator<Item = &'a String> + Clone) -> Result<(), ApiError> {
     if paths.clone().count() > CHOSEN_PATHS_MAX || paths.map(String::len).sum::<usize>() > CHOSEN_BYTES_MAX {
         return Err(malformed(format!(
-            "{fields} may have {CHOSEN_PATHS_MAX} paths of {} KiB in total; send several requests",
+            "{fields} may have at most {CHOSEN_PATHS_MAX} paths of {} KiB in total; send several requests",
             CHOSEN_BYTES_MAX / 1024
         )));
     }

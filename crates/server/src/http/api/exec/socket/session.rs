@@ -171,7 +171,7 @@ where
     }
 }
 
-/// Handles the client's messages, until it hangs up or sends one that makes no sense.
+/// Handles the client's messages, until it disconnects or sends one that makes no sense.
 async fn listen<S>(source: &mut S, stdin: mpsc::Sender<ProcessInput>, handle: &Handle, inflow: &Inflow) -> End
 where
     S: Stream<Item = Result<Message, Fault>> + Unpin,
