@@ -274,7 +274,7 @@ pub(super) fn entropy() -> Result<String> {
 }
 
 /// Completes the files of a suspended box, whose machine stands still, in the folder `to`.
-fn finish_suspended(room: &Room, to: &Path, record: SavedRecord) -> io::Result<Saved> {
+fn finish_suspended(room: &WorkDir, to: &Path, record: SavedRecord) -> io::Result<Saved> {
     room.sync()?;
     room.take_written(to)?;
     // The process writes to the drive only while its machine runs.

@@ -190,7 +190,7 @@ impl Templates {
             return None;
         }
         // Until its pages of zeros are found it takes all of the memory, and on a full disk boxes are ended.
-        if host_disk::WorkDir::of(&self.dir)
+        if host_disk::Room::of(&self.dir)
             .is_ok_and(|room| room.bytes < bytes.saturating_mul(2).saturating_add(reserve.max(ROOM_LEFT)))
         {
             return None;
