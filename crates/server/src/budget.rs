@@ -31,8 +31,6 @@ use crate::stats;
 const CALLER: Share = Share::times_free(2);
 /// Share of all callers at one address.
 const ADDRESS: Share = Share::times_free(4);
-/// Share of all callers at one address beyond which nothing is taken that they can do without.
-const ADDRESS_AT_EASE: Share = Share::times_free(1);
 /// Interval at which a waiting request checks again. Waking all waiting requests at each byte
 /// that is given back would cost more the more there are.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -145,14 +143,10 @@ impl Budget {
 }
 
 impl State {
-    fn take(&mut self, total: u64, holders: Holders, of_address: Share, bytes: u64) -> Result<(), Spent> {
+    fn admits(&self, total: u64, holders: Holders, bytes: u64) -> bool {
         let free = total.saturating_sub(self.used);
         let held = |holder| self.held.get(&holder).copied().unwrap_or(0);
-        if !CALLER.admits(free, held(holders.caller), bytes) || !of_address.admits(free, held(holders.address), bytes) {
-            return Err(Spent);
-        }
-        self.add(holders, bytes);
-        Ok(())
+        CALLER.admits(free, held(holders.caller), bytes) && ADDRESS.admits(free, held(holders.address), bytes)
     }
 
     fn add(&mut self, holders: Holders, bytes: u64) {
@@ -205,7 +199,7 @@ impl Account {
     /// Returns whether the caller may hold `bytes` more, without taking them.
     #[must_use]
     pub fn has_room(&self, bytes: usize) -> bool {
-        self.reserve(bytes).is_ok()
+        self.budget.lock().admits(self.budget.total, self.holders, bytes as u64)
     }
 
     /// Returns the holders that it counts for.
@@ -225,7 +219,8 @@ impl Account {
         self.budget.lock().truncated += 1;
     }
 
-    fn count_refusal(&self) {
+    /// Counts a request that was refused because its caller may hold no more.
+    pub fn count_refusal(&self) {
         self.budget.lock().refused += 1;
     }
 }
@@ -243,25 +238,17 @@ impl Reservation {
     /// [`Spent`] if they would be more than the caller may hold now; the reservation stays as it
     /// was.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Spent> {
-        self.take(ADDRESS, bytes)
-    }
-
-    /// Takes `bytes` more for what the caller can do without, and leaves more to the others at its
-    /// address than [`grow`](Self::grow).
-    ///
-    /// # Errors
-    /// [`Spent`] if they would be more than may be held for such a purpose now; the reservation
-    /// stays as it was.
-    pub fn grow_at_ease(&mut self, bytes: usize) -> Result<(), Spent> {
-        self.take(ADDRESS_AT_EASE, bytes)
-    }
-
-    fn take(&mut self, of_address: Share, bytes: usize) -> Result<(), Spent> {
-        if bytes > 0 {
-            let Account { budget, holders } = &self.account;
-            budget.lock().take(budget.total, *holders, of_address, bytes as u64)?;
-            self.bytes += bytes as u64;
+        if bytes == 0 {
+            return Ok(());
         }
+        let Account { budget, holders } = &self.account;
+        let mut state = budget.lock();
+        if !state.admits(budget.total, *holders, bytes as u64) {
+            return Err(Spent);
+        }
+        state.add(*holders, bytes as u64);
+        drop(state);
+        self.bytes += bytes as u64;
         Ok(())
     }
 

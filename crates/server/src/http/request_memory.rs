@@ -91,6 +91,7 @@ impl Meter {
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         let may_refuse = is_read && !is_vital;
         if may_refuse && !self.account.has_room(ANSWER_BYTES) {
+            self.account.count_refusal();
             return ApiError::from(Refusal::Busy).into_response();
         }
         request.extensions_mut().insert(self.clone());

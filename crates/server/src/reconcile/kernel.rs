@@ -18,9 +18,7 @@ use tokio::time::Instant;
 
 use super::boxes::of_provider;
 use super::job::{interval, report};
-use crate::control::Control;
-use crate::control::Result;
-use crate::control::Sandbox;
+use crate::control::{Control, Result};
 
 /// Interval of the checks, which read some small files. A box of one processor takes some 50 MiB
 /// of connections or 100,000 files between two checks.

@@ -16,6 +16,9 @@ pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Memory counted for a connection that reads without a bound: the buffer, and the one before
 /// it, from which a body is still taken.
 const LARGE_BYTES: usize = 2 * HEAD_BYTES_MAX;
+/// Memory that the address must still have left to take a larger buffer for a body. A body can do
+/// without it, because it is then read in small pieces.
+const SPARE_BYTES: usize = 8 * 1024 * 1024;
 /// Bytes of a body after which larger reads are worth their memory.
 const LONG_BYTES: usize = 256 * 1024;
 
@@ -103,9 +106,8 @@ impl Rule for Intake {
                 // It is held as a whole.
                 let taken = self.held.grow(LARGE_BYTES);
                 taken.map_err(|spent| io::Error::new(io::ErrorKind::OutOfMemory, spent))?;
-            } else {
-                // Without it the body goes on in small reads.
-                let _ = self.held.grow_at_ease(LARGE_BYTES);
+            } else if self.held.account().has_room(SPARE_BYTES) {
+                let _ = self.held.grow(LARGE_BYTES);
             }
             self.came = 0;
         }
@@ -120,6 +122,7 @@ impl Rule for Intake {
 
 #[cfg(test)]
 mod test {
+    use domain::OwnerId;
     use futures_util::FutureExt;
     use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -133,7 +136,7 @@ mod test {
     #[tokio::test]
     async fn a_long_body_is_read_in_larger_pieces_where_there_is_memory_for_it() {
         let bytes = vec![0; 1 << 20];
-        for total in [1 << 20, LARGE_BYTES as u64] {
+        for total in [64 << 20, SPARE_BYTES as u64] {
             let budget = Budget::new(total);
             let account = budget.account(Caller::Address(None), None);
             let (mut intake, phase) = Intake::around(tokio::io::join(&bytes[..], tokio::io::sink()), &account);
@@ -143,13 +146,34 @@ mod test {
                 reads.push(read(&mut intake).await.unwrap());
                 came += reads[reads.len() - 1];
             }
-            let is_larger = total > LARGE_BYTES as u64;
+            let is_larger = total > SPARE_BYTES as u64;
             assert_eq!(reads[0], SMALL_BYTES);
             assert_eq!(reads.contains(&100_000), is_larger);
             assert_eq!(budget.stats().used_bytes, if is_larger { LARGE_BYTES as u64 } else { 0 });
             drop(intake);
             assert_eq!(budget.stats().used_bytes, 0);
         }
+    }
+
+    #[tokio::test]
+    async fn the_buffers_of_bodies_leave_room_for_another_owner_at_the_address() {
+        let budget = Budget::new(64 << 20);
+        let [greedy, honest] = ["greedy", "honest"].map(|name| OwnerId::parse(name).unwrap());
+        let greedy = budget.account(Caller::Owner(&greedy), None);
+        let held: Vec<_> = std::iter::from_fn(|| greedy.reserve(1 << 20).ok()).collect();
+        let of_connections = budget.account(Caller::Address(None), None);
+        let bytes = vec![0; 1 << 20];
+        let mut intakes = Vec::new();
+        for _ in 0..200 {
+            let (mut intake, phase) = Intake::around(tokio::io::join(&bytes[..], tokio::io::sink()), &of_connections);
+            phase.set(true);
+            for _ in 0..40 {
+                read(&mut intake).await.unwrap();
+            }
+            intakes.push(intake);
+        }
+        assert!(!held.is_empty() && greedy.reserve(1 << 20).is_err());
+        budget.account(Caller::Owner(&honest), None).reserve(4 << 20).unwrap();
     }
 
     #[tokio::test]
