@@ -21,21 +21,25 @@ const CA_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// Returns a configuration that trusts the certificates in a PEM file and no others.
 pub(crate) fn trusting(path: &Path) -> Result<ClientConfig> {
-    let refuse =
-        |reason: String| Error::Argument { name: "the CA file", reason: format!("`{}` {reason}", path.display()) };
-    let given = certificates(path).map_err(refuse)?;
+    let given = certificates(path).map_err(|reason| invalid_ca(path, &reason))?;
     let mut roots = RootCertStore::empty();
     for certificate in &given {
-        let added = roots.add(certificate.clone());
-        added.map_err(|error| refuse(format!("has a certificate that cannot be used: {error}")))?;
+        roots
+            .add(certificate.clone())
+            .map_err(|error| invalid_ca(path, &format!("has a certificate that cannot be used: {error}")))?;
     }
-    let authorities = WebPkiServerVerifier::builder(Arc::new(roots)).build();
-    let authorities = authorities.map_err(|error| refuse(format!("cannot be used: {error}")))?;
+    let authorities = WebPkiServerVerifier::builder(Arc::new(roots))
+        .build()
+        .map_err(|error| invalid_ca(path, &format!("cannot be used: {error}")))?;
     let verifier = Arc::new(GivenCertificates { given, authorities });
     let mut config =
         ClientConfig::builder().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
+}
+
+fn invalid_ca(path: &Path, fault: &str) -> Error {
+    Error::Argument { name: "the CA file", reason: format!("`{}` {fault}", path.display()) }
 }
 
 /// Returns the certificates in a PEM file; at least one.

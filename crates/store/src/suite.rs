@@ -274,47 +274,47 @@ async fn the_list_is_newest_first_without_the_destroyed(store: &dyn Store) {
 }
 
 async fn sandboxes_in_a_state_are_read_in_pages_oldest_first(store: &dyn Store) {
-    for (n, seconds) in [(240, 7), (241, 5), (242, 7), (243, 6), (244, 7)] {
+    for (n, seconds) in [(186, 7), (187, 5), (188, 7), (189, 6), (190, 7)] {
         let mut new = sandbox(n, None);
         new.created_at = after(start(), Duration::from_secs(seconds));
         admit(store, &new).await;
     }
-    end(store, [243]).await;
+    end(store, [189]).await;
     let mut pages = Vec::new();
     let mut position = None;
     loop {
         let page = store.in_state(State::Creating, position, 2).await.unwrap();
         pages.push(page.sandboxes.into_iter().map(|sandbox| sandbox.id).collect::<Vec<_>>());
         // What was read may change its state before the next page.
-        end(store, [241, 240]).await;
+        end(store, [187, 186]).await;
         position = page.next;
         if position.is_none() {
             break;
         }
     }
-    assert_eq!(pages, [vec![id(241), id(240)], vec![id(242), id(244)]]);
+    assert_eq!(pages, [vec![id(187), id(186)], vec![id(188), id(190)]]);
     let all = store.in_state(State::Destroyed, None, 1000).await.unwrap();
     assert!(all.next.is_none() && all.sandboxes.len() >= 3);
     assert_eq!(store.in_state(State::Paused, None, 1).await.unwrap(), Page::default());
-    end(store, [242, 244]).await;
+    end(store, [188, 190]).await;
 }
 
 async fn ids_are_those_of_the_worker_the_provider_and_the_states(store: &dyn Store) {
-    for n in 246..=249 {
+    for n in 191..=194 {
         admit(store, &sandbox(n, None)).await;
     }
-    for (n, changes) in [(247, &[Change::Started][..]), (248, &[Change::Started, Change::Paused])] {
+    for (n, changes) in [(192, &[Change::Started][..]), (193, &[Change::Started, Change::Paused])] {
         for change in changes {
             state_after(store, &id(n), change.clone()).await.unwrap();
         }
     }
-    end(store, [249]).await;
+    end(store, [194]).await;
     let with_box = [State::Creating, State::Running, State::Paused];
     for (states, worker, provider, expected) in [
-        (&with_box[..], "local", None, &[246, 247, 248][..]),
-        (&with_box, "local", Some("mock"), &[246, 247, 248]),
-        (&with_box[1..], "local", Some("mock"), &[247, 248]),
-        (&[State::Paused], "local", None, &[248]),
+        (&with_box[..], "local", None, &[191, 192, 193][..]),
+        (&with_box, "local", Some("mock"), &[191, 192, 193]),
+        (&with_box[1..], "local", Some("mock"), &[192, 193]),
+        (&[State::Paused], "local", None, &[193]),
         (&with_box, "local", Some("native"), &[]),
         (&with_box, "w", None, &[]),
     ] {
@@ -323,7 +323,7 @@ async fn ids_are_those_of_the_worker_the_provider_and_the_states(store: &dyn Sto
         let expected: Vec<SandboxId> = expected.iter().map(|n| id(*n)).collect();
         assert_eq!(found, expected, "{states:?} {worker} {provider:?}");
     }
-    end(store, 246..=248).await;
+    end(store, 191..=193).await;
 }
 
 async fn what_has_expired_is_not_listed(store: &dyn Store) {

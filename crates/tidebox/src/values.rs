@@ -104,9 +104,10 @@ impl SpawnOptions {
         let metadata = string_map("--metadata", &metadata)?;
         let metadata = (!metadata.is_empty()).then_some(metadata);
         let egress = egress.policy();
-        let command =
-            |command| PrepareCommand { command, timeout: prepare_timeout.clone(), ..PrepareCommand::default() };
-        let prepare = (!prepare.is_empty()).then(|| prepare.into_iter().map(command).collect());
+        let commands: Vec<PrepareCommand> = prepare
+            .into_iter()
+            .map(|command| PrepareCommand { command, timeout: prepare_timeout.clone(), ..PrepareCommand::default() })
+            .collect();
         Ok(api::SpawnOptions {
             image,
             provider,
@@ -119,7 +120,7 @@ impl SpawnOptions {
             metadata,
             egress,
             auto_pause,
-            prepare,
+            prepare: (!commands.is_empty()).then_some(commands),
         })
     }
 }

@@ -127,7 +127,8 @@ pub(super) fn limit(dir: &Path, v2: bool, controller: Controller, resources: &Re
     }
 }
 
-/// Writes a limit if the kernel has its file. Kernels without swap, or without its accounting, lack it.
+/// Writes a limit if the kernel has its file, which kernels without swap, or without its accounting,
+/// lack.
 fn write_if_known(file: &Path, value: &str) -> io::Result<()> {
     match fs::write(file, value) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => Ok(()),

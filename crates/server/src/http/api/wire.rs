@@ -25,7 +25,7 @@ use axum::http::StatusCode;
 use domain::{OwnerId, Quota, Resources, Room, SandboxId, SizeOptions, SpawnOptions};
 use providers::{FileChange, FileChangeKind, FileInfo, Isolation, LimitKind, Unpacked, WatchRow};
 
-use self::scalars::{given, shortened};
+use self::scalars::{given, ms, shortened};
 use crate::control::Decision;
 use crate::control::OwnerQuota;
 use crate::control::PoolStatus;
@@ -292,7 +292,7 @@ pub fn provider_health(entry: &Entry, checked: &Checked) -> api::ProviderHealth 
         name: entry.provider.name().to_owned(),
         healthy: health.error.is_none(),
         default: entry.is_default,
-        latency_ms: u64::try_from(checked.latency.as_millis()).unwrap_or(u64::MAX),
+        latency_ms: ms(checked.latency),
         last_checked: time(checked.at),
         error: health.error.clone(),
         version: backend.as_ref().map(|backend| backend.version.clone()).filter(|version| !version.is_empty()),

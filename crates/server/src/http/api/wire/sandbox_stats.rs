@@ -1,11 +1,9 @@
 //! Conversion of the resources that sandboxes use, and the query of their list.
 
-use std::time::Duration;
-
 use domain::State;
 
 use super::list::list_filter;
-use super::scalars::time;
+use super::scalars::{ms, time};
 use crate::control::ListFilter;
 use crate::control::SandboxStats;
 use crate::http::error::{ApiError, malformed};
@@ -38,10 +36,6 @@ pub fn sandbox_stats(stats: &SandboxStats) -> api::SandboxStats {
         disk: api::DiskStats { used_bytes: used.disk_bytes, limit_bytes: limits.disk_mb.map(bytes) },
         egress: used.egress.map(|bytes| api::TransferStats { sent_bytes: bytes.sent, received_bytes: bytes.received }),
     }
-}
-
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn bytes(mb: u32) -> u64 {

@@ -17,6 +17,11 @@ pub fn duration(duration: Duration) -> String {
     domain::format_duration(duration)
 }
 
+/// Returns a duration in whole milliseconds.
+pub fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Parses a lifetime or deadline of the field `field`: a duration above zero.
 pub fn span(field: &'static str, text: &str) -> Result<Duration, ApiError> {
     match span_or_zero(field, text)? {

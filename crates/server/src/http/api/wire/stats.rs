@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use domain::{Quota, Site};
 
-use super::{duration, provider_health, quota_summary, time, worker};
+use super::{duration, ms, provider_health, quota_summary, time, worker};
 use crate::VERSION;
 use crate::config::RateLimit as RateLimitConfig;
 use crate::control::Counts;
 use crate::control::LeaseCounts;
-
 use crate::control::Stored;
 use crate::control::WarmFigures;
 use crate::events;
@@ -127,10 +126,6 @@ pub fn metrics(api: &Api, snapshot: &Snapshot) -> api::Metrics {
 
 fn uptime(snapshot: &Snapshot) -> String {
     duration(Duration::from_secs(snapshot.uptime.as_secs()))
-}
-
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn limits(api: &Api) -> api::ReportedLimits {
