@@ -289,11 +289,13 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Appends to an existing file.
+    /// Appends to an existing file, or to `/dev/null`.
     pub(super) fn append(&mut self, path: &str, more: &[u8]) -> Result<()> {
         let names = self.resolve(path, true)?;
-        if !matches!(self.get(&names), Some(Node { kind: Kind::File(_), .. })) {
-            return Err(absent(path));
+        match self.get(&names).map(|node| &node.kind) {
+            Some(Kind::File(_)) => {}
+            Some(Kind::Null) => return Ok(()),
+            _ => return Err(absent(path)),
         }
         self.reserve(more.len() as u64)?;
         let now = (self.now)();

@@ -4,13 +4,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
+use futures_util::future::ready;
+use futures_util::stream::{self, BoxStream};
 use tokio::sync::{Mutex, mpsc};
-use tokio_util::sync::CancellationToken;
 
-use crate::mock::boxed::Boxed;
+use super::run::Run;
 use crate::{ByteStream, OutputEvent};
 
-/// Reason why a command cannot write on.
+/// The most pieces of output that wait for a reader. A command waits for room.
+pub(super) const PIECES_MAX: usize = 16;
+
+/// Reason why a command cannot continue to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Halt {
     /// The reader is gone: `SIGPIPE`.
@@ -18,36 +22,13 @@ pub(super) enum Halt {
     Full,
 }
 
-/// Output of a command: its reader until the command has ended, and the console afterwards.
-pub(super) struct Outlet {
-    pub(super) events: mpsc::Sender<OutputEvent>,
-    /// Cancelled when the command has ended. Its children's output then goes to the console.
-    pub(super) ended: CancellationToken,
-    pub(super) inside: Arc<Boxed>,
-}
-
-impl Outlet {
-    async fn write(&self, bytes: Bytes, is_error: bool) -> Result<(), Halt> {
-        let Some(permit) = self.ended.run_until_cancelled(self.events.reserve()).await else {
-            self.inside.console().push(&bytes);
-            // A loop that writes to the console never waits for anything else.
-            tokio::task::yield_now().await;
-            return Ok(());
-        };
-        let event = if is_error { OutputEvent::Stderr(bytes) } else { OutputEvent::Stdout(bytes) };
-        permit.map_err(|_| Halt::Broken)?.send(event);
-        Ok(())
-    }
-}
-
 /// Destination of a command's output.
 #[derive(Clone)]
 pub(super) enum Sink {
-    Stdout(Arc<Outlet>),
-    Stderr(Arc<Outlet>),
+    /// The output of the whole command: the run, and the event for a piece of it.
+    Reader(Arc<Run>, fn(Bytes) -> OutputEvent),
     Pipe(mpsc::Sender<Bytes>),
-    File(Arc<Boxed>, String),
-    Null,
+    File(Arc<Run>, String),
 }
 
 impl Sink {
@@ -58,59 +39,48 @@ impl Sink {
             return Ok(());
         }
         match self {
-            Sink::Stdout(outlet) => outlet.write(bytes, false).await,
-            Sink::Stderr(outlet) => outlet.write(bytes, true).await,
+            Sink::Reader(run, event) => run.output(*event, bytes).await,
             Sink::Pipe(pipe) => pipe.send(bytes).await.map_err(|_| Halt::Broken),
-            Sink::File(inside, path) => {
-                let appended = inside.fs().append(path, &bytes);
+            Sink::File(run, path) => {
+                let appended = run.inside.fs().append(path, &bytes);
                 tokio::task::yield_now().await;
                 appended.map_err(|_| Halt::Full)
-            }
-            Sink::Null => {
-                tokio::task::yield_now().await;
-                Ok(())
             }
         }
     }
 }
 
-enum Origin {
-    Empty,
-    Stream(ByteStream),
-    Pipe(mpsc::Receiver<Bytes>),
-}
-
 /// Input of a command. Clones share the rest of it.
 #[derive(Clone)]
-pub(super) struct Source(Arc<Mutex<(Bytes, Origin)>>);
+pub(super) struct Source(Arc<Mutex<(Bytes, BoxStream<'static, Bytes>)>>);
 
 impl Source {
-    fn new(first: Bytes, origin: Origin) -> Source {
-        Source(Arc::new(Mutex::new((first, origin))))
+    fn new(first: Bytes, pieces: BoxStream<'static, Bytes>) -> Source {
+        Source(Arc::new(Mutex::new((first, pieces.fuse().boxed()))))
     }
 
     pub(super) fn bytes(bytes: Bytes) -> Source {
-        Source::new(bytes, Origin::Empty)
+        Source::new(bytes, stream::empty().boxed())
     }
 
-    pub(super) fn stream(stream: Option<ByteStream>) -> Source {
-        Source::new(Bytes::new(), stream.map_or(Origin::Empty, Origin::Stream))
+    /// Makes the input of a stream, up to its end or failure.
+    pub(super) fn stream(stream: ByteStream) -> Source {
+        Source::new(Bytes::new(), stream.scan((), |(), piece| ready(piece.ok())).boxed())
     }
 
-    pub(super) fn pipe(pipe: mpsc::Receiver<Bytes>) -> Source {
-        Source::new(Bytes::new(), Origin::Pipe(pipe))
+    /// Makes a pipe, from its end for writing to that for reading.
+    pub(super) fn pipe() -> (Sink, Source) {
+        let (sender, mut receiver) = mpsc::channel(PIECES_MAX);
+        let pieces = stream::poll_fn(move |context| receiver.poll_recv(context));
+        (Sink::Pipe(sender), Source::new(Bytes::new(), pieces.boxed()))
     }
 
     /// Reads the next bytes, at most `bytes_max`. Returns `None` at the end.
     pub(super) async fn read(&self, bytes_max: usize) -> Option<Bytes> {
         let mut state = self.0.lock().await;
-        let (left, origin) = &mut *state;
+        let (left, pieces) = &mut *state;
         while left.is_empty() {
-            *left = match origin {
-                Origin::Empty => return None,
-                Origin::Stream(stream) => stream.next().await?.ok()?,
-                Origin::Pipe(pipe) => pipe.recv().await?,
-            };
+            *left = pieces.next().await?;
         }
         Some(left.split_to(left.len().min(bytes_max)))
     }

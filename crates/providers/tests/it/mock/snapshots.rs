@@ -17,7 +17,7 @@ fn of_snapshot(n: u8) -> Spec {
 async fn a_box_of_a_snapshot_has_its_files_and_keeps_its_changes_to_itself() {
     let mock = mock();
     mock.start(&id(1), &spec(&[])).await.unwrap();
-    sh(&mock, &id(1), "echo one > /workspace/a; rm -f /etc/passwd").await;
+    sh(&mock, &id(1), "echo one > /workspace/a; rm /etc/passwd").await;
     let taken = mock.take(&id(1), &snapshot(1)).await.unwrap();
     assert!(taken.size_bytes > 0 && !taken.has_memory, "{taken:?}");
     sh(&mock, &id(1), "echo two > /workspace/a").await;
