@@ -61,7 +61,7 @@ async fn fail(io: &Io, message: &str) -> Outcome {
 }
 
 async fn unknown_use(name: &str, io: &Io) -> Outcome {
-    fail(io, &format!("{name}: this use is not known in a mock box")).await
+    fail(io, &format!("{name}: this usage is not supported in a mock box")).await
 }
 
 /// Formats as `printf` does. The format is used again while it takes arguments.
@@ -186,7 +186,7 @@ async fn change(name: &str, words: &[&str], shell: &Shell, io: &Io) -> Outcome {
                 fs.append(&path, b"").or_else(|_| fs.write(&path, None, b""))
             }),
             ("ln", ["-s", target, path]) => fs.link(target, &shell.absolute(path)),
-            _ => Err(Error::Invalid("this use is not known in a mock box".to_owned())),
+            _ => Err(Error::Invalid("this usage is not supported in a mock box".to_owned())),
         }
     };
     match changed {

@@ -83,5 +83,5 @@ async fn a_line_is_read_and_what_follows_is_left() {
     let script = r"printf ' a b \nrest\nend' | (read one; read two; read three || echo $one,$two,$three; cat)";
     assert_eq!(sh(&mock, &id(1), script).await, ("a b,rest,end\n".to_owned(), String::new(), 0));
     let (_, error, code) = sh(&mock, &id(1), "read").await;
-    assert!(error.contains("read: this use is not known") && code == 1, "{error}");
+    assert!(error.contains("read: this usage is not supported") && code == 1, "{error}");
 }
