@@ -82,7 +82,7 @@ async fn a_provider_that_hangs_harms_nothing_but_itself() {
     }
     let checked = |name| two.app.control.registry().get(name).unwrap().checked();
     until("its health", async || checked("first").health.error.is_some()).await;
-    assert!(checked("first").health.error.unwrap().contains("no answer"), "in words");
+    assert!(checked("first").health.error.unwrap().contains("no response"), "in words");
     assert_eq!(checked("second").health.error, None);
     two.end(reconciling).await;
 }

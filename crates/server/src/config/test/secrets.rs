@@ -83,8 +83,8 @@ fn a_file_that_holds_no_secret_is_refused_without_being_quoted() {
         (b"two\n\n", "must consist of printable ASCII characters without spaces"),
         (b"hunter2 hunter2", "without spaces"),
         (b"\xff\xfe", "is not text"),
-        (&[b'x'; 1025], "more than the 1024 characters"),
-        (&[b'x'; 5000], "more than the 1024 characters"),
+        (&[b'x'; 1025], "longer than the 1024 characters"),
+        (&[b'x'; 5000], "longer than the 1024 characters"),
     ] {
         let faults = layers(text).naming("auth.api_key_file").faults();
         assert!(faults.len() == 1 && faults[0].contains(words), "{faults:?}");
