@@ -291,7 +291,7 @@ mod test {
     fn a_manifest_that_lies_is_refused() {
         let mut both = manifest(json!([]));
         both["manifests"] = json!([]);
-        assert!(refused(&both).contains("at once"));
+        assert!(refused(&both).contains("both an index and an image"));
         let mut other = manifest(json!([]));
         other["mediaType"] = json!("application/vnd.oci.image.index.v1+json");
         assert!(refused(&other).contains("does not fit"));

@@ -63,7 +63,7 @@ async fn a_paused_guest_is_given_up_and_answers_when_it_is_resumed() {
     let _guest = fake.listen(PORT);
     api.apply(&State::Paused).await.unwrap();
     let silent = open(&fake, Duration::from_millis(50)).await.unwrap_err();
-    assert_eq!(silent.to_string(), "no answer within 50 ms");
+    assert_eq!(silent.to_string(), "no response within 50 ms");
     let (opened, resumed) = tokio::join!(open(&fake, WAIT), api.apply(&State::Resumed));
     assert!(opened.is_ok() && resumed.is_ok());
 }

@@ -208,7 +208,7 @@ async fn manifests_that_make_no_sense_are_refused() {
         (b"[1, 2]".to_vec(), "JSON"),
         (b"{}".to_vec(), "neither layers nor manifests"),
         (b"{\"schemaVersion\": 1, \"fsLayers\": []}".to_vec(), "schema 1"),
-        (manifest(&|it| it["manifests"] = json!([])), "at once"),
+        (manifest(&|it| it["manifests"] = json!([])), "both an index and an image"),
         (manifest(&|it| it["layers"][0]["digest"] = json!("sha256:../../../../etc/passwd")), "wrong kind"),
         (
             manifest(&|it| {
