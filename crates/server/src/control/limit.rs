@@ -78,7 +78,7 @@ impl fmt::Display for Limit {
                 format_duration(*waited)
             ),
             Limit::AboveCeiling(AboveCeiling { field: "disk_mb", max }) => {
-                write!(f, "`disk_mb` must be 1 to {max}; 0 would mean no limit")
+                write!(f, "`disk_mb` is above the maximum of {max}, or is 0, which means no limit; ask for 1 to {max}")
             }
             Limit::AboveCeiling(AboveCeiling { field, max }) => {
                 write!(f, "`{field}` is above the maximum of {max}; ask for {max} or less")

@@ -128,5 +128,9 @@ async fn a_snapshot_of_a_container_is_started_as_a_box_of_this_server() {
     server.spawn_with(body).await;
     let native = server.post(&format!("/sandboxes/{copy}/snapshots"), json!({})).await.json();
     let body = json!({"snapshot": native["id"], "provider": "docker"});
-    server.post("/sandboxes", body).await.refused(400, "not_supported", "`docker` makes no sandboxes of images");
+    server.post("/sandboxes", body).await.refused(
+        400,
+        "not_supported",
+        "`docker` cannot use the images of this server",
+    );
 }

@@ -72,9 +72,9 @@ async fn a_process_that_is_not_wanted_so_is_refused() {
     let id = server.spawn().await;
     let exec = format!("/sandboxes/{id}/exec");
     for (body, words) in [
-        (json!({"background": true, "stream": true}), "exclude"),
+        (json!({"background": true, "stream": true}), "cannot be combined"),
         (json!({"background": true, "exit_event": true}), "exit_event"),
-        (json!({"background": true, "resumable": true, "stream": true}), "exclude"),
+        (json!({"background": true, "resumable": true, "stream": true}), "cannot be combined"),
         (json!({"resumable": true}), "stream"),
         (json!({"name": "x"}), "background"),
         (json!({"tty": true}), "exec/ws"),

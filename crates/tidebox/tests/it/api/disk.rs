@@ -180,7 +180,7 @@ async fn images_take_no_inode_that_boxes_need() {
         assert_eq!(import(&server, &format!("m{image}"), &many(image)).await.status, 201);
     }
     for image in 2..5 {
-        import(&server, &format!("m{image}"), &many(image)).await.refused(507, "no_space", "inodes left");
+        import(&server, &format!("m{image}"), &many(image)).await.refused(507, "no_space", "inodes are free");
         assert!(rustix::fs::statvfs(disk.path()).unwrap().f_favail > 20_000, "all of it is given back");
     }
     assert_eq!(server.output(&innocent, "ls | wc -l").await, "1500\n");

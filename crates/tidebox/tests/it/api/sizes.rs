@@ -19,8 +19,8 @@ async fn a_size_above_the_ceiling_is_refused_wherever_it_is_asked_for() {
     for (body, words) in [
         (json!({"memory_mb": 1025}), "`memory_mb` is above the maximum of 1024"),
         (json!({"vcpus": 3}), "`vcpus` is above the maximum of 2"),
-        (json!({"disk_mb": 101}), "`disk_mb` must be 1 to 100"),
-        (json!({"disk_mb": 0}), "`disk_mb` must be 1 to 100"),
+        (json!({"disk_mb": 101}), "`disk_mb` is above the maximum of 100"),
+        (json!({"disk_mb": 0}), "`disk_mb` is above the maximum of 100"),
         (json!({"pids": 301}), "`pids` is above the maximum of 300"),
     ] {
         for route in ["/sandboxes", "/sandboxes/admission", "/templates/plain/spawn"] {

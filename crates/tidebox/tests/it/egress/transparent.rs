@@ -196,7 +196,7 @@ async fn as_root_no_address_gets_around_the_policy_without_a_proxy() {
         attempts.push((address, hidden_port, own.to_owned()));
         attempts.push((address, port.parse().unwrap(), own.to_owned()));
     }
-    attempts.push(("web.example", port.parse().unwrap(), "403 the server itself".to_owned()));
+    attempts.push(("web.example", port.parse().unwrap(), "403 the server's own address".to_owned()));
     for address in host_addresses() {
         attempts.push((Box::leak(address.into_boxed_str()), port.parse().unwrap(), "403 refused".to_owned()));
     }

@@ -178,7 +178,7 @@ async fn a_provider_without_images_of_this_server_makes_no_sandbox_of_anothers_s
     let id = server.spawn_with(json!({"provider": "native"})).await;
     let snapshot = take_id(&server, &id).await;
     let body = json!({"snapshot": snapshot, "provider": "mock"});
-    server.post("/sandboxes", body).await.refused(400, "not_supported", "`mock` makes no sandboxes of images");
+    server.post("/sandboxes", body).await.refused(400, "not_supported", "`mock` cannot use the images of this server");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
