@@ -257,20 +257,15 @@ impl<B: Backend> Inner<B> {
             self.clear(entry, &folder).await?;
         }
         let image = if image.is_some() { image } else { self.take_image(spec).await? };
-        let resources = &spec.resources;
-        let lifetime = spec.lifetime;
         let snapshot = spec.snapshot.as_ref().map(|id| self.backend.parts().folders.snapshot(id));
         let plan = BoxPlan {
             id,
+            spec,
             folder,
             kind,
-            resources,
-            lifetime,
             can,
             image: image.as_ref(),
             snapshot,
-            is_copy: spec.is_copy,
-            trust: spec.trust.as_deref(),
         };
         match builder::make(&self.backend, &plan).await {
             Ok(made) => {

@@ -212,7 +212,7 @@ impl Backend for FirecrackerBackend {
         let found = found.ok_or_else(|| not_made("Firecracker was not found"))?;
         let program = found.firecracker.file_name().filter(|_| self.jailed);
         let room = WorkDir::new(&plan.folder, program);
-        let size_mb = Drives::size_mb(plan.resources.disk_mb);
+        let size_mb = Drives::size_mb(plan.spec.resources.disk_mb);
         room.make(id_base).map_err(not_written)?;
         match &plan.snapshot {
             None => self.make_drive(&room, size_mb, id_base).await?,
@@ -225,8 +225,8 @@ impl Backend for FirecrackerBackend {
             fs::hard_link(file, room.file(name)).map_err(not_written)?;
         }
         let boot = Boot {
-            vcpus: u8::try_from(plan.resources.vcpus.clamp(1, VCPUS_MAX)).unwrap_or(1),
-            memory_mb: plan.resources.memory_mb,
+            vcpus: u8::try_from(plan.spec.resources.vcpus.clamp(1, VCPUS_MAX)).unwrap_or(1),
+            memory_mb: plan.spec.resources.memory_mb,
             limiter: self.drives.limiter(),
             wait: self.boot_timeout,
             machine: machine(plan, size_mb)?,
@@ -421,7 +421,7 @@ impl FirecrackerBackend {
         if has_template && let Some(saved) = self.templates.find(&properties).await {
             match saved.link([work_dir::STATE, work_dir::MEMORY, work_dir::IMAGE], &room.path()) {
                 Ok(()) => {
-                    let drive_mb = Drives::size_mb(plan.resources.disk_mb);
+                    let drive_mb = Drives::size_mb(plan.spec.resources.disk_mb);
                     return Ok(Origin::Restore { saved, drive_mb, id_base });
                 }
                 Err(error) => self.templates.fall_back(&saved, &error),
@@ -432,7 +432,7 @@ impl FirecrackerBackend {
         let reserve = self.parts.images.as_ref().map_or(0, |images| images.reserve().bytes);
         let making = has_template.then(|| self.templates.begin(&properties, reserve)).flatten();
         Ok(making.map_or(Origin::Boot, |making| {
-            let size = (boot.memory_mb, boot.vcpus.into(), Drives::size_mb(plan.resources.disk_mb));
+            let size = (boot.memory_mb, boot.vcpus.into(), Drives::size_mb(plan.spec.resources.disk_mb));
             let mut record = SavedRecord::new(&found.version, properties.image, size);
             record.kernel.clone_from(&found.kernel.release);
             Origin::Template { making, image: drive, record }
@@ -492,13 +492,13 @@ fn machine(plan: &Plan<'_>, disk_mb: u32) -> Result<Machine> {
     let run = plan.image.map(|image| image.held.run().clone()).unwrap_or_default();
     let starts = plan.image.is_some_and(|image| image.entrypoint);
     let boot = guest_protocol::Boot {
-        deadline_ms: u64::try_from(plan.lifetime.as_millis()).unwrap_or(u64::MAX),
-        memory_mb: plan.resources.memory_mb,
+        deadline_ms: u64::try_from(plan.spec.lifetime.as_millis()).unwrap_or(u64::MAX),
+        memory_mb: plan.spec.resources.memory_mb,
         network: Network::Loopback,
         defaults: run.defaults,
         entrypoint: (starts && !run.entrypoint.is_empty()).then_some(run.entrypoint),
         furnish: true,
-        trust: plan.trust.map(str::to_owned),
+        trust: plan.spec.trust.clone(),
         ..guest_protocol::Boot::default()
     };
     Ok(Machine {
@@ -507,8 +507,8 @@ fn machine(plan: &Plan<'_>, disk_mb: u32) -> Result<Machine> {
         // Set when it is sent.
         now_ns: 0,
         entropy: suspend::entropy()?,
-        pids: plan.resources.pids,
-        shm_mb: plan.resources.memory_mb / 2,
+        pids: plan.spec.resources.pids,
+        shm_mb: plan.spec.resources.memory_mb / 2,
         disk_bytes: u64::from(disk_mb) << 20,
     })
 }

@@ -11,7 +11,7 @@ use super::fault::{not_removed, not_written};
 use super::folder::BoxFolder;
 use super::ids::IdPool;
 use super::plan::{BoxPlan, Kind, Made};
-use super::probe::{LIFETIME, probe_id};
+use super::probe::{probe_id, probe_spec};
 use super::process::Process;
 use super::record::Record;
 use super::removals::Removals;
@@ -112,17 +112,15 @@ pub(crate) async fn remove<B: Backend>(backend: &B, folder: &BoxFolder, process:
 pub(crate) async fn try_box<B: Backend>(backend: &B, resources: &Resources, can: B::Capabilities) -> Result<bool> {
     let id = probe_id();
     let folder = backend.parts().folders.of(&id);
+    let spec = probe_spec(resources);
     let plan = BoxPlan {
         id: &id,
+        spec: &spec,
         folder,
         kind: Kind::Box,
-        resources,
-        lifetime: LIFETIME,
         can,
         image: None,
         snapshot: None,
-        is_copy: false,
-        trust: None,
     };
     let made = make(backend, &plan).await;
     let outcome = match &made {

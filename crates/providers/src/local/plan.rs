@@ -1,34 +1,27 @@
 //! Plan of a box, and the box made by it.
 
-use std::time::Duration;
-
-use domain::{Resources, SandboxId};
+use domain::SandboxId;
 use guest_protocol::Slot;
 
 use super::folder::BoxFolder;
 use super::image::Image;
 use super::process::Process;
 use super::snapshot_folder::SnapshotFolder;
-use crate::Phase;
 use crate::agent::AgentGuest;
+use crate::{Phase, Spec};
 
-/// Plan of a box or slot to make, with the backend's capabilities `C` on this host.
+/// Spec of a box or slot to make, and the place, the files and the backend's capabilities `C` on this host.
 #[derive(Debug)]
 pub struct BoxPlan<'a, C> {
     pub(crate) id: &'a SandboxId,
+    pub(crate) spec: &'a Spec,
     pub(crate) folder: BoxFolder,
     pub(crate) kind: Kind,
-    pub(crate) resources: &'a Resources,
-    pub(crate) lifetime: Duration,
     pub(crate) can: C,
     /// Image of the root; `None` for `host`.
     pub(crate) image: Option<&'a Image>,
-    /// Snapshot that the box is made of.
+    /// Folder of the snapshot that the box is made from.
     pub(crate) snapshot: Option<SnapshotFolder>,
-    /// True if what the snapshot has counts to the disk limit; see [`crate::Spec::is_copy`].
-    pub(crate) is_copy: bool,
-    /// Certificate of an authority that the box trusts; see [`crate::Spec::trust`].
-    pub(crate) trust: Option<&'a str>,
 }
 
 /// Kind of box to make.

@@ -4,13 +4,32 @@ use std::time::Duration;
 
 use domain::{Resources, SandboxId};
 
+use super::image::HOST;
+use crate::Spec;
+
 /// Size of a probe's box, which is small and ends by itself soon if the server does not end it.
 pub(crate) const SIZE: Resources = Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 16 };
-pub(crate) const LIFETIME: Duration = Duration::from_secs(60);
+const LIFETIME: Duration = Duration::from_secs(60);
 
 /// Returns the id of a probe's box: all bits set, which random ids do not hit.
 pub(crate) fn probe_id() -> SandboxId {
     SandboxId::from_entropy([0xff; 10])
+}
+
+/// Returns the spec of a probe's box.
+pub(crate) fn probe_spec(resources: &Resources) -> Spec {
+    Spec {
+        image: HOST.to_owned(),
+        resources: *resources,
+        entrypoint: false,
+        metadata: Default::default(),
+        lifetime: LIFETIME,
+        egress: Vec::new(),
+        trust: None,
+        snapshot: None,
+        is_copy: false,
+        asker: None,
+    }
 }
 
 /// Result of a probe, with the backend's capabilities `C` on this host.

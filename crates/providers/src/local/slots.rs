@@ -59,19 +59,14 @@ impl<B: Backend> Inner<B> {
         let image = if image.is_some() { image } else { self.take_image(spec).await? };
         let uid = free_uid(&host_folder).map_err(|error| Error::failed("make a slot", error))?;
         let kind = Kind::Slot { host: host.clone(), id_base, slot: Slot { host_pid, host_started, uid } };
-        let resources = &spec.resources;
-        let lifetime = spec.lifetime;
         let plan = BoxPlan {
             id: slot,
+            spec,
             folder,
             kind,
-            resources,
-            lifetime,
             can,
             image: image.as_ref(),
             snapshot: None,
-            is_copy: false,
-            trust: spec.trust.as_deref(),
         };
         match builder::make(&self.backend, &plan).await {
             Ok(made) => {

@@ -153,12 +153,12 @@ impl Backend for NativeBackend {
 
     async fn prepare(&self, plan: &Plan<'_>, id_base: Option<u32>) -> Result<Launch> {
         let snapshot = plan.snapshot.as_ref().map(|snapshot| snapshot_layers(plan, snapshot)).transpose()?;
-        let storage = storage(&plan.folder, self.disk_mb(plan)?, plan.resources.memory_mb, plan.can).await?;
+        let storage = storage(&plan.folder, self.disk_mb(plan)?, plan.spec.resources.memory_mb, plan.can).await?;
         if let Some(snapshot) = plan.snapshot.as_ref().filter(|_| !plan.can.privileged) {
             layer_copies::restore(snapshot, &plan.folder).await?;
         }
         let groups = self.cgroups(plan);
-        self.cgroups.make(&groups, plan.resources).map_err(not_made)?;
+        self.cgroups.make(&groups, &plan.spec.resources).map_err(not_made)?;
         let oom_events = self.cgroups.oom_events(&groups);
         let cgroups = match plan.kind {
             Kind::Host => self.cgroups.divide(groups).map_err(not_made)?,
@@ -174,7 +174,7 @@ impl Backend for NativeBackend {
         let holds_slots = matches!(plan.kind, Kind::Host);
         let starts = plan.image.filter(|image| image.entrypoint && !holds_slots);
         // A box that holds slots runs no command.
-        let size_view = (!holds_slots).then(|| self.views.of(plan.resources, &cgroups));
+        let size_view = (!holds_slots).then(|| self.views.of(&plan.spec.resources, &cgroups));
         Ok(Launch {
             hostname: HOSTNAME.to_owned(),
             dir: plan.folder.path().display().to_string(),
@@ -184,20 +184,20 @@ impl Backend for NativeBackend {
             inner_mounts,
             storage,
             // What is in it counts as memory of the box, so no lower bound is needed.
-            shm_mb: plan.resources.memory_mb / 2,
+            shm_mb: plan.spec.resources.memory_mb / 2,
             cgroups,
             oom_events,
-            soft: self.cgroups.soft(plan.resources),
-            deadline_ms: u64::try_from(plan.lifetime.as_millis()).unwrap_or(u64::MAX),
+            soft: self.cgroups.soft(&plan.spec.resources),
+            deadline_ms: u64::try_from(plan.spec.lifetime.as_millis()).unwrap_or(u64::MAX),
             holds_slots,
             slot: if let Kind::Slot { slot, .. } = plan.kind { Some(slot) } else { None },
             defaults: plan.image.map_or_else(host_rootfs::defaults, |image| image.held.run().defaults.clone()),
-            memory_mb: plan.resources.memory_mb,
+            memory_mb: plan.spec.resources.memory_mb,
             entrypoint: starts.map(|image| image.held.run().entrypoint.clone()),
             furnish: plan.image.is_some(),
             // A box that holds slots runs no command.
             transparent: self.transparent && !holds_slots,
-            trust: plan.trust.map(str::to_owned),
+            trust: plan.spec.trust.clone(),
             size_view,
         })
     }
@@ -264,8 +264,8 @@ impl NativeBackend {
     /// Returns the bound on what a box writes: of a copy, without what it takes of the bound already by layers
     /// that no snapshot keeps.
     fn disk_mb(&self, plan: &Plan<'_>) -> Result<u32> {
-        let bound = plan.resources.disk_mb;
-        let Some(snapshot) = plan.snapshot.as_ref().filter(|_| plan.is_copy && bound > 0) else { return Ok(bound) };
+        let bound = plan.spec.resources.disk_mb;
+        let Some(snapshot) = plan.snapshot.as_ref().filter(|_| plan.spec.is_copy && bound > 0) else { return Ok(bound) };
         let taken = self.parts.folders.layers_beside(&plan.folder, snapshot).map_err(not_written)?;
         let taken_mb = u32::try_from(taken >> 20).unwrap_or(u32::MAX);
         bound.checked_sub(taken_mb).filter(|left| *left > 0).ok_or_else(|| copy_is_full(taken_mb, bound))

@@ -171,8 +171,8 @@ impl ProotBackend {
         let run = plan.image.map(|image| image.held.run().clone()).unwrap_or_default();
         let starts = plan.image.is_some_and(|image| image.entrypoint);
         let boot = Boot {
-            deadline_ms: u64::try_from(plan.lifetime.as_millis()).unwrap_or(u64::MAX),
-            memory_mb: plan.resources.memory_mb,
+            deadline_ms: u64::try_from(plan.spec.lifetime.as_millis()).unwrap_or(u64::MAX),
+            memory_mb: plan.spec.resources.memory_mb,
             single_user: true,
             network: Network::Shared,
             // The box has only one user.
@@ -183,7 +183,7 @@ impl ProotBackend {
             },
             entrypoint: (starts && !run.entrypoint.is_empty()).then_some(run.entrypoint),
             furnish: plan.image.is_some(),
-            trust: plan.trust.map(str::to_owned),
+            trust: plan.spec.trust.clone(),
             traced: Some(Traced { life: LIFE.to_owned(), ..Traced::default() }),
             ..Boot::default()
         };
@@ -192,7 +192,7 @@ impl ProotBackend {
         if plan.can == Traces::All {
             env.insert("PROOT_NO_SECCOMP".to_owned(), "1".to_owned());
         }
-        let Resources { memory_mb, vcpus, disk_mb, pids, .. } = *plan.resources;
+        let Resources { memory_mb, vcpus, disk_mb, pids, .. } = plan.spec.resources;
         let bounds = Bounds { memory_mb, vcpus, pids, disk_mb, base_bytes };
         Trace { dir: folder.display().to_string(), argv, boot, env, id, bounds }
     }

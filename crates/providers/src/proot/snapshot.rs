@@ -31,13 +31,13 @@ pub(super) fn root(snapshot: &SnapshotFolder) -> PathBuf {
 /// those that it begins with, or of a copy those that the box began with which it is a copy of. `None` without a
 /// limit, and where they cannot be counted in time.
 pub(super) async fn base_bytes<C>(plan: &BoxPlan<'_, C>) -> io::Result<Option<u64>> {
-    if plan.resources.disk_mb == 0 {
+    if plan.spec.resources.disk_mb == 0 {
         return Ok(None);
     }
     let dir = plan.folder.path();
     let files = dir.join("root");
     let base = dir.join(BASE);
-    let copied = plan.snapshot.as_ref().filter(|_| plan.is_copy).map(|snapshot| snapshot.path().join(BASE));
+    let copied = plan.snapshot.as_ref().filter(|_| plan.spec.is_copy).map(|snapshot| snapshot.path().join(BASE));
     let counting = tokio::task::spawn_blocking(move || {
         let known = copied.and_then(|copied| fs::read_to_string(copied).ok()?.parse().ok());
         let bytes = match known {
