@@ -258,15 +258,7 @@ impl<B: Backend> Inner<B> {
         }
         let image = if image.is_some() { image } else { self.take_image(spec).await? };
         let snapshot = spec.snapshot.as_ref().map(|id| self.backend.parts().folders.snapshot(id));
-        let plan = BoxPlan {
-            id,
-            spec,
-            folder,
-            kind,
-            can,
-            image: image.as_ref(),
-            snapshot,
-        };
+        let plan = BoxPlan { id, spec, folder, kind, can, image: image.as_ref(), snapshot };
         match builder::make(&self.backend, &plan).await {
             Ok(made) => {
                 entry.hold(image.filter(|_| !B::COPIES_IMAGE).map(|image| image.held));

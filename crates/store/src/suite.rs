@@ -3,6 +3,7 @@
 mod audit;
 pub(super) mod kept;
 mod pool;
+mod secrets;
 mod snapshots;
 mod templates;
 mod workers;
@@ -13,13 +14,11 @@ use std::time::Duration;
 
 use domain::{
     Caps, Denial, EgressEntry, EgressMode, EgressPolicy, Metadata, OwnerId, Quota, Resources, SandboxEgress, SandboxId,
-    SecretBinding, SecretForm, SecretName, SecretUse, State, StopReason, Target, Timestamp, WorkerId,
+    SecretUse, State, StopReason, Timestamp, WorkerId,
 };
 
 use super::admission::KEY_LIFETIME;
-use super::{
-    Admitted, Applied, Change, IdempotencyKey, ListFilter, NewSandbox, NewSecret, Page, QuotaSummary, Sandbox, Store,
-};
+use super::{Admitted, Applied, Change, IdempotencyKey, ListFilter, NewSandbox, Page, QuotaSummary, Sandbox, Store};
 use crate::clock::{after, from_ms};
 
 /// Runs every case. `open` opens the same store each time.
@@ -49,8 +48,8 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     a_key_is_free_when_nobody_got_its_sandbox(store).await;
     policies_on_connections_are_kept_with_a_sandbox(store).await;
     templates::are_kept_by_name(store).await;
-    secrets_are_kept_by_name(store).await;
-    an_authority_is_kept_with_a_sandbox(store).await;
+    secrets::are_kept_by_name(store).await;
+    secrets::an_authority_is_kept_with_a_sandbox(store).await;
     snapshots::run(store).await;
     workers::run(store).await;
     workers::leases_follow_the_rules(store).await;
@@ -569,45 +568,4 @@ async fn policies_on_connections_are_kept_with_a_sandbox(store: &dyn Store) {
     assert_eq!(store.with_egress("local").await.unwrap(), []);
     assert_eq!(store.set_egress(&id(180), own).await.unwrap(), None, "it has ended");
     assert_eq!(store.egress(&id(199)).await.unwrap(), None);
-}
-
-async fn secrets_are_kept_by_name(store: &dyn Store) {
-    let name = |text: &str| SecretName::parse(text).unwrap();
-    let binding = SecretBinding {
-        hosts: vec![Target::parse("*.a.example:8443").unwrap(), Target::parse("b.example").unwrap()],
-        header: "x-key".to_owned(),
-        form: SecretForm::Basic("ann".to_owned()),
-        owners: vec![OwnerId::parse("ann").unwrap()],
-    };
-    let new = |text, sealed: &[u8]| NewSecret { name: name(text), binding: binding.clone(), sealed: sealed.to_vec() };
-    let first = store.save_secret(&new("b", b"one"), start(), 2).await.unwrap().unwrap();
-    assert_eq!((&first.binding, &*first.sealed), (&binding, &b"one"[..]));
-    let later = after(start(), Duration::from_secs(9));
-    let second = store.save_secret(&new("b", b"two"), later, 2).await.unwrap().unwrap();
-    assert_eq!((second.created_at, second.updated_at, &*second.sealed), (start(), later, &b"two"[..]));
-    store.save_secret(&new("a", b""), start(), 2).await.unwrap().unwrap();
-    assert_eq!(store.save_secret(&new("c", b""), start(), 2).await.unwrap(), None, "there are as many as there may be");
-    assert_eq!(store.save_secret(&new("b", b"two"), later, 2).await.unwrap().as_ref(), Some(&second));
-    assert_eq!(store.secret(&name("b")).await.unwrap(), Some(second.clone()));
-    assert_eq!(store.secrets(Some(&name("a")), 9).await.unwrap(), [second]);
-    assert_eq!(store.secrets(None, 1).await.unwrap()[0].name, name("a"));
-    assert!(store.delete_secret(&name("b")).await.unwrap());
-    assert!(!store.delete_secret(&name("b")).await.unwrap());
-    assert_eq!(store.secret(&name("b")).await.unwrap(), None);
-}
-
-async fn an_authority_is_kept_with_a_sandbox(store: &dyn Store) {
-    store.admit(&new(sandbox(185, None), Caps::default())).await.unwrap();
-    assert_eq!(store.authority(&id(185)).await.unwrap(), None);
-    assert_eq!(store.set_authority(&id(185), b"first").await.unwrap(), Some(b"first".to_vec()));
-    assert_eq!(
-        store.set_authority(&id(185), b"second").await.unwrap(),
-        Some(b"first".to_vec()),
-        "it is never replaced"
-    );
-    assert_eq!(store.authority(&id(185)).await.unwrap(), Some(b"first".to_vec()));
-    store.apply(&id(185), Change::Started).await.unwrap();
-    end(store, 185..=185).await;
-    assert_eq!(store.set_authority(&id(185), b"third").await.unwrap(), None, "it has ended");
-    assert_eq!(store.set_authority(&id(199), b"third").await.unwrap(), None);
 }

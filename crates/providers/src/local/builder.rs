@@ -113,15 +113,7 @@ pub(crate) async fn try_box<B: Backend>(backend: &B, resources: &Resources, can:
     let id = probe_id();
     let folder = backend.parts().folders.of(&id);
     let spec = probe_spec(resources);
-    let plan = BoxPlan {
-        id: &id,
-        spec: &spec,
-        folder,
-        kind: Kind::Box,
-        can,
-        image: None,
-        snapshot: None,
-    };
+    let plan = BoxPlan { id: &id, spec: &spec, folder, kind: Kind::Box, can, image: None, snapshot: None };
     let made = make(backend, &plan).await;
     let outcome = match &made {
         Ok(made) => backend.test(&made.guest).await,

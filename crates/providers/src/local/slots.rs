@@ -59,15 +59,7 @@ impl<B: Backend> Inner<B> {
         let image = if image.is_some() { image } else { self.take_image(spec).await? };
         let uid = free_uid(&host_folder).map_err(|error| Error::failed("make a slot", error))?;
         let kind = Kind::Slot { host: host.clone(), id_base, slot: Slot { host_pid, host_started, uid } };
-        let plan = BoxPlan {
-            id: slot,
-            spec,
-            folder,
-            kind,
-            can,
-            image: image.as_ref(),
-            snapshot: None,
-        };
+        let plan = BoxPlan { id: slot, spec, folder, kind, can, image: image.as_ref(), snapshot: None };
         match builder::make(&self.backend, &plan).await {
             Ok(made) => {
                 let own = self.slots.entry(slot);

@@ -4,4 +4,5 @@ mod builtins;
 mod interpreter;
 mod parse;
 pub(super) mod run;
+mod state;
 mod streams;

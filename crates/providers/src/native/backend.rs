@@ -265,7 +265,9 @@ impl NativeBackend {
     /// that no snapshot keeps.
     fn disk_mb(&self, plan: &Plan<'_>) -> Result<u32> {
         let bound = plan.spec.resources.disk_mb;
-        let Some(snapshot) = plan.snapshot.as_ref().filter(|_| plan.spec.is_copy && bound > 0) else { return Ok(bound) };
+        let Some(snapshot) = plan.snapshot.as_ref().filter(|_| plan.spec.is_copy && bound > 0) else {
+            return Ok(bound);
+        };
         let taken = self.parts.folders.layers_beside(&plan.folder, snapshot).map_err(not_written)?;
         let taken_mb = u32::try_from(taken >> 20).unwrap_or(u32::MAX);
         bound.checked_sub(taken_mb).filter(|left| *left > 0).ok_or_else(|| copy_is_full(taken_mb, bound))

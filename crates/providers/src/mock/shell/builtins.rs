@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::interpreter::{Shell, complain};
-use super::streams::{Halt, Io, Source};
+use super::state::{Halt, Shell};
+use super::streams::{Io, Source, complain};
 use crate::{Error, Result as FileResult};
 
 /// Approximate size of the pieces of output, in bytes.

@@ -1,6 +1,5 @@
 //! Execution of scripts.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,8 +8,8 @@ use futures_util::future::{BoxFuture, join_all};
 
 use super::builtins;
 use super::parse::{PID, Pipeline, Script, Stage};
-use super::run::Run;
-use super::streams::{Halt, Io, Sink, Source};
+use super::state::{Halt, Shell};
+use super::streams::{Io, Sink, Source, complain};
 use crate::Error;
 
 /// The deepest nesting of shells in shells.
@@ -20,33 +19,7 @@ const BACKGROUND_MAX: usize = 256;
 /// The longest line that `read` takes, in bytes.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// A shell with its variables and working directory.
-#[derive(Clone)]
-pub(super) struct Shell {
-    pub(super) run: Arc<Run>,
-    pub(super) env: BTreeMap<String, String>,
-    pub(super) cwd: String,
-    depth: usize,
-    has_exited: bool,
-}
-
-/// Writes an error message to stderr and returns the exit code.
-pub(super) async fn complain(io: &Io, message: &str, code: i32) -> i32 {
-    // The command fails with the same code if the message cannot be written.
-    let _ = io.stderr.write(format!("{message}\n")).await;
-    code
-}
-
 impl Shell {
-    pub(super) fn new(run: Arc<Run>, env: BTreeMap<String, String>, cwd: String) -> Shell {
-        Shell { run, env, cwd, depth: 0, has_exited: false }
-    }
-
-    /// Returns `path` as an absolute path, relative to the working directory.
-    pub(super) fn absolute(&self, path: &str) -> String {
-        if path.starts_with('/') || path.is_empty() { path.to_owned() } else { format!("{}/{path}", self.cwd) }
-    }
-
     /// Runs one command, and returns its exit code.
     pub(super) fn command<'a>(&'a mut self, argv: &'a [String], io: Io) -> BoxFuture<'a, i32> {
         async move {

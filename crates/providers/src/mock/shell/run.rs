@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use super::interpreter::Shell;
-use super::streams::{Halt, Io, PIECES_MAX, Sink, Source};
+use super::state::{Run, Shell};
+use super::streams::{Io, PIECES_MAX, Sink, Source};
 use crate::agent::check_command;
 use crate::mock::boxed::Boxed;
 use crate::{Command, Control, Error, ExitStatus, Interactive, OutputEvent, Result, Signal, TerminalSize};
@@ -23,59 +23,6 @@ use crate::{Command, Control, Error, ExitStatus, Interactive, OutputEvent, Resul
 /// The longest wait for output of background processes after the main process has ended, the same
 /// as in every box.
 const DRAIN: Duration = Duration::from_millis(250);
-
-/// State shared by the commands of one request.
-pub(super) struct Run {
-    pub(super) inside: Arc<Boxed>,
-    pub(super) kill: CancellationToken,
-    pub(super) background: TaskTracker,
-    events: mpsc::Sender<OutputEvent>,
-    /// Cancelled when the command has ended. The output of its children then goes to the console.
-    ended: CancellationToken,
-}
-
-impl Run {
-    /// Sends output to its reader, and to the console once the command has ended.
-    pub(super) async fn output(&self, event: fn(Bytes) -> OutputEvent, bytes: Bytes) -> std::result::Result<(), Halt> {
-        let Some(permit) = self.ended.run_until_cancelled(self.events.reserve()).await else {
-            self.inside.console().push(&bytes);
-            // A loop that writes to the console never waits for anything else.
-            tokio::task::yield_now().await;
-            return Ok(());
-        };
-        permit.map_err(|_| Halt::Broken)?.send(event(bytes));
-        Ok(())
-    }
-
-    /// Runs a command until it ends, reaches its deadline, or its reader is dropped.
-    async fn supervise(self: Arc<Self>, mut shell: Shell, command: Command, signal: oneshot::Receiver<Signal>) {
-        let io = Io {
-            stdin: command.stdin.map_or_else(|| Source::bytes(Bytes::new()), Source::stream),
-            stdout: Sink::Reader(Arc::clone(&self), OutputEvent::Stdout),
-            stderr: Sink::Reader(Arc::clone(&self), OutputEvent::Stderr),
-        };
-        let began = Instant::now();
-        let work = async {
-            tokio::select! {
-                code = shell.command(&command.argv, io) => (code, true, false),
-                Ok(signal) = signal => (128 + signal.number(), false, false),
-                () = sleep(command.timeout) => (124, false, true),
-            }
-        };
-        let Some((code, is_regular, timed_out)) = self.kill.run_until_cancelled(work).await else { return };
-        let duration = began.elapsed();
-        if is_regular {
-            self.background.close();
-            let _ = timeout(DRAIN, self.background.wait()).await;
-        } else {
-            self.kill.cancel();
-        }
-        self.ended.cancel();
-        let exit = ExitStatus { code, timed_out, oom_killed: false, pids_exhausted: false, duration };
-        // The reader may have been dropped.
-        let _ = self.events.send(OutputEvent::Exit(exit)).await;
-    }
-}
 
 /// A command that was started.
 pub(in crate::mock) struct Running {
@@ -121,11 +68,40 @@ pub(in crate::mock) fn start(inside: &Arc<Boxed>, command: Command) -> Result<Ru
     let guard = run.kill.clone().drop_guard();
     let shell = Shell::new(Arc::clone(&run), environment(&command.env), cwd);
     let (end_by, ended_by) = oneshot::channel();
-    let main = inside.tasks().spawn(run.supervise(shell, command, ended_by));
+    let main = inside.tasks().spawn(supervise(run, shell, command, ended_by));
     let reader = Reader { receiver, dead: inside.dead().clone(), guard };
     let output = stream::unfold(Some(reader), |reader| async move { reader?.next().await }).boxed();
     let interactive = Interactive { output, control: Arc::new(Signals(Mutex::new(Some(end_by)))) };
     Ok(Running { interactive, tasks: Tasks { main, background } })
+}
+
+/// Runs a command until it ends, reaches its deadline, or its reader is dropped.
+async fn supervise(run: Arc<Run>, mut shell: Shell, command: Command, signal: oneshot::Receiver<Signal>) {
+    let io = Io {
+        stdin: command.stdin.map_or_else(|| Source::bytes(Bytes::new()), Source::stream),
+        stdout: Sink::Reader(Arc::clone(&run), OutputEvent::Stdout),
+        stderr: Sink::Reader(Arc::clone(&run), OutputEvent::Stderr),
+    };
+    let began = Instant::now();
+    let work = async {
+        tokio::select! {
+            code = shell.command(&command.argv, io) => (code, true, false),
+            Ok(signal) = signal => (128 + signal.number(), false, false),
+            () = sleep(command.timeout) => (124, false, true),
+        }
+    };
+    let Some((code, is_regular, timed_out)) = run.kill.run_until_cancelled(work).await else { return };
+    let duration = began.elapsed();
+    if is_regular {
+        run.background.close();
+        let _ = timeout(DRAIN, run.background.wait()).await;
+    } else {
+        run.kill.cancel();
+    }
+    run.ended.cancel();
+    let exit = ExitStatus { code, timed_out, oom_killed: false, pids_exhausted: false, duration };
+    // The reader may have been dropped.
+    let _ = run.events.send(OutputEvent::Exit(exit)).await;
 }
 
 fn environment(requested: &BTreeMap<String, String>) -> BTreeMap<String, String> {

@@ -8,19 +8,11 @@ use futures_util::future::ready;
 use futures_util::stream::{self, BoxStream};
 use tokio::sync::{Mutex, mpsc};
 
-use super::run::Run;
+use super::state::{Halt, Run};
 use crate::{ByteStream, OutputEvent};
 
 /// The most pieces of output that wait for a reader. A command waits for room.
 pub(super) const PIECES_MAX: usize = 16;
-
-/// Reason why a command cannot continue to write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Halt {
-    /// The reader is gone: `SIGPIPE`.
-    Broken,
-    Full,
-}
 
 /// Destination of a command's output.
 #[derive(Clone)]
@@ -91,4 +83,11 @@ pub(super) struct Io {
     pub(super) stdin: Source,
     pub(super) stdout: Sink,
     pub(super) stderr: Sink,
+}
+
+/// Writes an error message to stderr and returns the exit code.
+pub(super) async fn complain(io: &Io, message: &str, code: i32) -> i32 {
+    // The command fails with the same code if the message cannot be written.
+    let _ = io.stderr.write(format!("{message}\n")).await;
+    code
 }
