@@ -294,7 +294,7 @@ mod test {
         assert!(refused(&both).contains("both an index and an image"));
         let mut other = manifest(json!([]));
         other["mediaType"] = json!("application/vnd.oci.image.index.v1+json");
-        assert!(refused(&other).contains("does not fit"));
+        assert!(refused(&other).contains("does not match"));
         let mut old = manifest(json!([]));
         old["schemaVersion"] = json!(1);
         assert!(refused(&old).contains("schema 1"));
