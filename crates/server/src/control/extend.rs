@@ -30,6 +30,7 @@ impl Control {
         // The box first. If the server stops between the two steps, the box outlives its row,
         // which the reconciler corrects, and never the other way round.
         let guest = self.guest(found).await?;
+        self.forget_late_deadline(&found.id).await;
         guest.set_deadline(ttl + ORPHAN_GRACE).await.map_err(|error| self.guest_error(found, error))?;
         let now = self.now();
         let expires_at = clock::after(now, ttl);

@@ -117,6 +117,8 @@ impl Control {
             return Ok((sandbox, true));
         }
         self.check_unused(&sandbox, why)?;
+        // A paused box does not answer.
+        self.set_late_deadline(&sandbox.id).await;
         let paused = self.changed(&sandbox.id, Change::Paused).await?;
         // A request that has read the old state is counted by now, and one that follows waits for the turn.
         let done = match self.check_unused(&sandbox, why) {

@@ -20,7 +20,7 @@ use super::conflict::Conflict;
 use super::error::{Error, Result};
 use super::service::Control;
 use super::wait::{WAIT_MAX, WaitFor};
-use super::warm::pool::WarmAnswer;
+use super::warm::pool::WarmCheck;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
 
@@ -68,8 +68,8 @@ pub struct Spawned {
 pub(super) struct Claim {
     /// Entry of the pool that the box was of.
     pub(super) entry: usize,
-    /// Answer of the box to its deadline. An error if it has died.
-    pub(super) answer: WarmAnswer,
+    /// Check of the box, which may have died meanwhile.
+    pub(super) check: WarmCheck,
 }
 
 /// A validated request, before admission.

@@ -20,7 +20,7 @@ use crate::control::error::Result;
 use crate::control::policy::ORPHAN_GRACE;
 use crate::control::service::Control;
 use crate::control::unavailable::Unavailable;
-use crate::control::warm::pool::WarmBox;
+use crate::control::warm::pool::{WarmBox, WarmCheck};
 use crate::events::EventType;
 
 impl Control {
@@ -83,20 +83,18 @@ impl Control {
                 claimed.sandbox.state = State::Running;
             }
             let in_progress = self.spawns.begin(warm.id());
-            let answer = self.set_warm_deadline(&warm, plan.ttl + ORPHAN_GRACE);
+            let check = self.check_warm(&warm, plan.ttl + ORPHAN_GRACE);
             let admission = pin!(self.admission.admit(claimed, plan.ttl));
-            let (granted, answer) = if warm.ready().is_paused {
-                // A refused spawn leaves a paused box paused.
-                (admission.await, answer)
-            } else {
-                // At once, because the two take the same time.
-                match select(admission, answer).await {
-                    Either::Left((granted, answer)) => (granted, answer),
-                    Either::Right((answered, admission)) => (admission.await, ready(answered).boxed()),
-                }
+            let (granted, check) = match check {
+                // At once, because the two take the same time. A refused spawn leaves a paused box paused.
+                WarmCheck::Ask(answer) if !warm.ready().is_paused => match select(admission, answer).await {
+                    Either::Left((granted, answer)) => (granted, WarmCheck::Ask(answer)),
+                    Either::Right((answered, admission)) => (admission.await, WarmCheck::Ask(ready(answered).boxed())),
+                },
+                check @ (WarmCheck::Ask(_) | WarmCheck::Look(_)) => (admission.await, check),
             };
             match granted {
-                Ok(granted) => return Ok((in_progress, granted, Some(Claim { entry: warm.used(), answer }))),
+                Ok(granted) => return Ok((in_progress, granted, Some(Claim { entry: warm.used(), check }))),
                 Err(refused) => {
                     // After a fault of the store there may be a row.
                     if !matches!(refused, Refused::Store(_) | Refused::Closed) {

@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use domain::SandboxId;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 /// Boxes that this process is making now. A row in state `creating` that is missing here was left by a
 /// crash.
 #[derive(Debug, Default)]
 pub(in crate::control) struct Spawns {
     ids: Mutex<HashSet<SandboxId>>,
+    /// Wakes waiters when no box is being made any more.
+    ended: Notify,
 }
 
 /// Guard that marks a box as being made by this process, until dropped.
@@ -33,14 +36,28 @@ impl Spawns {
     }
 
     /// Returns whether no box is being made.
-    #[cfg(test)]
     pub(in crate::control) fn is_empty(&self) -> bool {
         self.ids.lock().is_empty()
+    }
+
+    /// Waits until no box is being made.
+    pub(in crate::control) async fn ended(&self) {
+        loop {
+            let ended = self.ended.notified();
+            if self.is_empty() {
+                return;
+            }
+            ended.await;
+        }
     }
 }
 
 impl Drop for InProgress {
     fn drop(&mut self) {
-        self.spawns.ids.lock().remove(&self.id);
+        let mut ids = self.spawns.ids.lock();
+        ids.remove(&self.id);
+        if ids.is_empty() {
+            self.spawns.ended.notify_waiters();
+        }
     }
 }

@@ -8,7 +8,7 @@ use domain::SandboxId;
 use futures_util::{StreamExt, stream};
 use providers::{Chain, Phase, Provider, Spec};
 
-use super::pool::{Kind, Ready, WarmAnswer, WarmBox, WarmFigures};
+use super::pool::{Kind, Ready, WarmBox, WarmCheck, WarmFigures};
 use super::snapshots::WarmSnapshot;
 use crate::control::error::{Error, Result};
 use crate::control::guest::access::runtime_error;
@@ -21,6 +21,8 @@ use store::Sandbox;
 
 /// Deadline of a box that is to be taken: one that does not answer by then is replaced.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
+/// Longest time that a box of the pool waits to be made while spawns are under way.
+const YIELD_MAX: Duration = Duration::from_secs(5);
 /// Deadline for the removal of all boxes when the server stops.
 const EMPTY_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent removals when the server stops.
@@ -79,32 +81,45 @@ impl Control {
         }
     }
 
-    /// Sets the deadline of a box of the pool, which shows that the box is alive, and resumes it.
-    pub(in crate::control) fn set_warm_deadline(&self, warm: &WarmBox, lifetime: Duration) -> WarmAnswer {
-        let Ready { id, guest, is_paused, .. } = warm.ready().clone();
+    /// Returns how a box of the pool is found to be there, which also sets its deadline.
+    pub(in crate::control) fn check_warm(&self, warm: &WarmBox, lifetime: Duration) -> WarmCheck {
+        let Ready { id, guest, is_paused, is_untouched, ends, .. } = warm.ready().clone();
         let provider = self.warm.pool.provider(&id);
-        // Not a task, because waking another processor takes longer than the answer of the box.
+        // What runs in it may keep the agent from its work. A deadline that is earlier than the sandbox's
+        // must not be the last one should the server crash.
+        let may_look = is_untouched && !is_paused && ends >= Instant::now() + lifetime;
+        if may_look && provider.as_ref().is_some_and(|provider| provider.runs(&id).is_some()) {
+            return WarmCheck::Look(guest);
+        }
+        // It is no task of its own, since to wake another processor takes longer than the box's answer.
         let answer = async move {
             if is_paused && let Some(pauses) = provider.as_deref().and_then(Provider::pauses) {
                 pauses.resume(&id).await?;
             }
             guest.set_deadline(lifetime).await
         };
-        Box::pin(within(ANSWER_WAIT, answer))
+        WarmCheck::Ask(Box::pin(within(ANSWER_WAIT, answer)))
     }
 
     /// Returns the provider of a box that a sandbox was given, once the box was found to be there; `None` if
     /// there is no such box, or none any more.
     pub(in crate::control) async fn claimed(
-        &self,
+        self: &Arc<Self>,
         sandbox: &Sandbox,
         claim: Option<Claim>,
         phases: &mut Vec<Phase>,
     ) -> Result<Option<Arc<dyn Provider>>> {
-        let Some(Claim { entry, answer }) = claim else { return Ok(None) };
+        let Some(Claim { entry, check }) = claim else { return Ok(None) };
         let waited = Instant::now();
         let provider = self.runtime_of(sandbox).await?;
-        let found = answer.await;
+        let found = match check {
+            WarmCheck::Ask(answer) => answer.await,
+            WarmCheck::Look(guest) if provider.runs(&sandbox.id) == Some(true) => {
+                self.set_deadline_later(&sandbox.id, guest);
+                Ok(())
+            }
+            WarmCheck::Look(_) => Err(providers::Error::Gone),
+        };
         phases.push(Phase { name: "warm_box", took: waited.elapsed() });
         match found {
             Ok(()) => Ok(Some(provider)),
@@ -184,7 +199,19 @@ impl Control {
                 }
                 _ => return Ok(()),
             };
+            let _ = tokio::time::timeout(YIELD_MAX, self.spawns_rest(entry)).await;
             self.make_warm(entry, plan, &kind, digest, provider, origin).await?;
+        }
+    }
+
+    /// Waits until no spawn is under way or likely to follow at once.
+    async fn spawns_rest(&self, entry: usize) {
+        loop {
+            self.spawns.ended().await;
+            match self.warm.pool.rest(entry, Instant::now()) {
+                Some(rest) => tokio::time::sleep(rest).await,
+                None => return,
+            }
         }
     }
 
@@ -231,7 +258,9 @@ impl Control {
         }
         let mut guest = provider.guest(&id).await.map_err(failed)?;
         // What a claim will ask: the first answer of an agent takes several times as long as the next.
+        let ends = Instant::now() + lifetime;
         guest.set_deadline(lifetime).await.map_err(failed)?;
+        let is_untouched = kind.prepare.is_empty() && !kind.entrypoint;
         let (mut kept, mut is_paused) = (Ok(()), false);
         if !kind.prepare.is_empty() {
             // Secrets are those of an owner, whom it has not yet.
@@ -260,7 +289,7 @@ impl Control {
             Origin::Image { .. } => since,
             Origin::Snapshot(snapshot) => snapshot.since,
         };
-        let ready = Ready { id, guest, since, made, is_paused };
+        let ready = Ready { id, guest, since, made, is_paused, is_untouched, ends };
         // One that was made for its snapshot may be one too many.
         making.is_ready = self.warm.pool.lacks(entry) && self.warm.pool.put(entry, kind, ready);
         kept
@@ -308,60 +337,5 @@ impl Control {
         if tokio::time::timeout(EMPTY_MAX, all).await.is_err() {
             tracing::warn!("some boxes of the warm pool are left for the next start");
         }
-    }
-}
-
-#[cfg(test)]
-mod test {
-    use domain::SpawnOptions;
-    use providers::mock::Mock;
-    use store::clock::{Clock, SteadyClock};
-
-    use super::*;
-    use crate::control::policy::WarmEntry;
-    use crate::test::harness::{TestApp, policy};
-
-    const MINUTE: Duration = Duration::from_secs(60);
-
-    /// Returns a service that keeps one box ready, for at most five minutes.
-    async fn pool() -> (TestApp, Mock) {
-        let clock = SteadyClock::start();
-        let mock = Mock::new(move || clock.now());
-        let (name, options) = ("a".to_owned(), SpawnOptions::default());
-        let entry = WarmEntry { name, template: None, options, count: 1, max_age: MINUTE * 5, snapshot: false };
-        let policy = crate::control::Policy { warm_pool: vec![entry], ..policy() };
-        let app = TestApp::builder().provider(Arc::new(mock.clone())).policy(policy).start().await;
-        app.control.keep_warm(0).await.unwrap();
-        (app, mock)
-    }
-
-    /// Takes the box.
-    async fn spawn(app: &TestApp, ttl: Duration) -> SandboxId {
-        let options = SpawnOptions { ttl: Some(ttl), ..SpawnOptions::default() };
-        let spawned = app.control.spawn(SpawnRequest { options, ..SpawnRequest::default() }).await.unwrap();
-        assert!(spawned.phases.iter().any(|phase| phase.name == "warm_box"), "{:?}", spawned.phases);
-        spawned.sandbox.id
-    }
-
-    #[tokio::test]
-    async fn a_box_has_the_deadline_of_its_sandbox_before_the_answer() {
-        for ttl in [MINUTE / 2, MINUTE * 7] {
-            let (app, mock) = pool().await;
-            let ready = app.control.warm.pool.members().pop().unwrap();
-            assert_eq!(mock.deadline(&ready), Some(MINUTE * 5 + MINUTE + ORPHAN_GRACE));
-            let id = spawn(&app, ttl).await;
-            assert_eq!((&id, mock.deadline(&id)), (&ready, Some(ttl + ORPHAN_GRACE)));
-        }
-    }
-
-    #[tokio::test]
-    async fn a_spawn_that_finds_its_box_dead_has_another_made() {
-        let (app, mock) = pool().await;
-        let dead = app.control.warm.pool.members().pop().unwrap();
-        mock.die(&dead);
-        let id = spawn(&app, MINUTE / 2).await;
-        let figures = &app.control.warm_figures()[0];
-        assert_eq!((figures.hits, figures.misses, figures.replaced), (0, 1, 1));
-        assert_eq!(mock.deadline(&id), None, "it was made for the sandbox, with its deadline");
     }
 }

@@ -15,6 +15,9 @@ use tokio::sync::Notify;
 
 use crate::control::policy::WarmEntry;
 
+/// Time after a box was taken in which another spawn may follow, which should have the processors.
+const QUIET: Duration = Duration::from_millis(20);
+
 /// Properties in which a box has to be what a spawn asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::control) struct Kind {
@@ -39,10 +42,22 @@ pub(in crate::control) struct Ready {
     pub(in crate::control) made: Instant,
     /// True if its processes are stopped where they are.
     pub(in crate::control) is_paused: bool,
+    /// True if nothing but the agent has run in it.
+    pub(in crate::control) is_untouched: bool,
+    /// Time at which it ends itself.
+    pub(in crate::control) ends: Instant,
 }
 
 /// Answer of a box that was asked whether it is there.
 pub(in crate::control) type WarmAnswer = BoxFuture<'static, providers::Result<()>>;
+
+/// Way in which a box of the pool is found to be there.
+pub(in crate::control) enum WarmCheck {
+    /// It is asked, since only it can tell.
+    Ask(WarmAnswer),
+    /// Its first process is looked at, and it gets its deadline later.
+    Look(Arc<dyn Guest>),
+}
 
 /// Boxes of an entry that are ready, and its figures.
 #[derive(Debug, Default)]
@@ -59,6 +74,8 @@ struct Shelf {
     lent: usize,
     /// Boxes that a spawn had taken and left without a word, which are to be removed.
     left: Vec<SandboxId>,
+    /// Time at which a box was last taken.
+    taken: Option<Instant>,
     hits: u64,
     misses: u64,
     /// Number of boxes that were replaced: too old, outdated, or dead.
@@ -67,6 +84,14 @@ struct Shelf {
     of_snapshot: u64,
     /// Reason why its boxes cannot be made now.
     error: Option<String>,
+}
+
+impl Shelf {
+    /// Returns the rest of [`QUIET`] after `now`.
+    fn rest(&self, now: Instant) -> Option<Duration> {
+        let since = now.saturating_duration_since(self.taken?);
+        QUIET.checked_sub(since).filter(|rest| !rest.is_zero())
+    }
 }
 
 #[derive(Debug)]
@@ -165,6 +190,7 @@ impl WarmPool {
                 continue;
             }
             if let Some(ready) = shelf.ready.pop_front() {
+                shelf.taken = Some(Instant::now());
                 shelf.lent += 1;
                 let changes = shelf.changes;
                 return Some(WarmBox { pool: Arc::clone(self), entry: index, changes, ready: Some(ready) });
@@ -234,6 +260,20 @@ impl WarmPool {
         let Entry { wish, shelf, .. } = &self.entries[entry];
         let shelf = shelf.lock();
         shelf.ready.len() + shelf.lent < wish.count
+    }
+
+    /// Returns for how long after `now` no box of an entry should be made, since spawns that take them follow
+    /// each other; `None` if it may be made, as always when more than half of them are gone.
+    pub(in crate::control) fn rest(&self, entry: usize, now: Instant) -> Option<Duration> {
+        let Entry { wish, shelf, .. } = &self.entries[entry];
+        let shelf = shelf.lock();
+        shelf.rest(now).filter(|_| shelf.ready.len() * 2 >= wish.count)
+    }
+
+    /// Returns for how long after `now` spawns that take boxes are likely to follow each other; `None` if no
+    /// other is likely.
+    pub(in crate::control) fn rest_of_all(&self, now: Instant) -> Option<Duration> {
+        self.entries.iter().filter_map(|entry| entry.shelf.lock().rest(now)).max()
     }
 
     /// Adds a box that is ready. Returns `false` if the entry wants another kind by now.
@@ -411,7 +451,15 @@ mod test {
             self.mock.start(&id(n), &spec).await.unwrap();
             let guest = self.mock.guest(&id(n)).await.unwrap();
             self.pool.enroll(&id(n), Arc::clone(&self.mock));
-            let ready = Ready { id: id(n), guest, since, made: since, is_paused: false };
+            let ready = Ready {
+                id: id(n),
+                guest,
+                since,
+                made: since,
+                is_paused: false,
+                is_untouched: true,
+                ends: since + HOUR,
+            };
             self.pool.put(0, &kind(image), ready)
         }
 
@@ -461,6 +509,18 @@ mod test {
         held.give_back();
         assert!(pool.take(&kind("alpine")).is_none() && pool.pool.holds(&id(1)));
         assert_eq!(pool.renew("alpine", None, Instant::now()), [id(1)]);
+    }
+
+    #[tokio::test]
+    async fn spawns_that_follow_each_other_are_left_in_peace_while_half_of_the_boxes_are_there() {
+        let pool = Pool::of(2).await;
+        let now = Instant::now;
+        assert_eq!(pool.pool.rest(0, now()), None, "none was taken");
+        let _first = pool.take(&kind("host"));
+        assert!(pool.pool.rest(0, now()).is_some_and(|rest| rest <= QUIET));
+        assert_eq!(pool.pool.rest(0, now() + QUIET), None);
+        let _second = pool.take(&kind("host"));
+        assert_eq!(pool.pool.rest(0, now()), None, "more than half of them are gone");
     }
 
     #[tokio::test]
