@@ -105,7 +105,7 @@ pub enum PullProgress {
     Error {
         /// Error code, as in the body of an error.
         code: String,
-        /// What is wrong and how to correct it, in English.
+        /// Explanation of the error and of its remedy, in English.
         message: String,
     },
 }

@@ -64,7 +64,7 @@ pub enum PortMessage {
     Error {
         /// Error code, as in every error of the API.
         code: String,
-        /// What is wrong and how to correct it, in English.
+        /// Explanation of the error and of its remedy, in English.
         message: String,
     },
 }
@@ -87,7 +87,7 @@ pub enum ListenMessage {
     Error {
         /// Error code, as in every error of the API.
         code: String,
-        /// What is wrong and how to correct it, in English.
+        /// Explanation of the error and of its remedy, in English.
         message: String,
     },
 }

@@ -183,7 +183,7 @@ pub enum SocketOutput {
     Error {
         /// Error code, as in every error of the API.
         code: String,
-        /// What is wrong and how to correct it, in English.
+        /// Explanation of the error and of its remedy, in English.
         message: String,
     },
 }

@@ -10,7 +10,7 @@ use crate::ProviderHealth;
 pub struct ErrorBody {
     /// Code for programs, such as `not_found`.
     pub code: String,
-    /// What is wrong and how to correct it, in English.
+    /// Explanation of the error and of its remedy, in English.
     pub message: String,
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What programs of a box see in place of the host's size.
+/// Size of a box as its programs see it, in place of the host's size.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SizeView {
     /// Memory that `/proc/meminfo` shows, in mebibytes.

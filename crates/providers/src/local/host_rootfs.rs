@@ -78,7 +78,7 @@ const WRITTEN: [(&str, &str); 14] = [
     // stays in the box.
     ("etc/pip.conf", "[global]\nbreak-system-packages = true\nroot-user-action = ignore\n"),
 ];
-/// What `apt` and `dpkg` want to find, where the host has them.
+/// Directories that `apt` and `dpkg` expect, where the host has them.
 const APT_DIRS: [&str; 12] = [
     "etc/apt/apt.conf.d",
     "etc/apt/auth.conf.d",

@@ -27,7 +27,7 @@ const ACCESS_DENIED: &[u8] = &[21, 3, 3, 0, 2, 2, 49];
 const ALERT_WAIT: Duration = Duration::from_secs(2);
 /// Longest wait of what a host sends for memory.
 const MEMORY_WAIT_MAX: Duration = Duration::from_secs(60);
-/// What ends the head of a request, for one that ends without it.
+/// End of the head of a request, added to a head that lacks it.
 const END_OF_HEAD: &[u8] = b"\r\n\r\n";
 /// Longest part of a server name in a reason, in characters.
 const NAME_CHARS_MAX: usize = 100;

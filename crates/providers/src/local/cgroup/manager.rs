@@ -20,7 +20,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(5);
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
 /// Most bytes of a refusal that are kept.
 const REFUSAL_BYTES_MAX: u64 = 512;
-/// Where systemd is reached, and what offers its methods.
+/// Bus name, object and interface of systemd.
 const MANAGER: [&str; 3] =
     ["org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"];
 

@@ -5,7 +5,7 @@ use std::io;
 use super::controller::Controller;
 use super::manager;
 
-/// What decides which remedy helps.
+/// Properties of the server and its host that decide which remedy helps.
 #[derive(Debug, Clone, Copy)]
 struct Asker {
     is_root: bool,

@@ -102,7 +102,7 @@ section! {
         pub max_vms: u32 = "10" as Number(1..=100_000),
         /// Maximum number of users in such a box.
         pub max_users_per_vm: u32 = "5" as Number(1..=1000),
-        /// What happens to a spawn when every such box is full: `reject` or `queue`.
+        /// Handling of a spawn when every such box is full: `reject` or `queue`.
         pub overflow: Overflow = "reject",
     }
 }

@@ -14,7 +14,7 @@ use super::super::text::{BY_REGISTRY, REGISTRY, USER_NAME};
 section! {
     /// Image store: pulls, sizes and registries.
     pub struct Images {
-        /// When a spawn asks the registry for its image: `missing` (if the image is not stored
+        /// Pull policy for the image of a spawn: `missing` (if the image is not stored
         /// here), `never` (if it is not stored here, the spawn is refused) or `always`.
         pub pull: PullPolicy = "missing",
         /// Maximum time that a spawn waits for its image. The pull continues after that.

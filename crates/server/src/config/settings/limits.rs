@@ -71,7 +71,7 @@ section! {
         /// Maximum number of sandboxes of one owner at once; 0 means no limit. It does not apply to
         /// sandboxes without an owner.
         pub max_sandboxes_per_owner: u64 = "0" as Number(0..=COUNT_MAX),
-        /// What happens to a spawn when there is no room: `reject` or `queue`.
+        /// Handling of a spawn when there is no room: `reject` or `queue`.
         pub spawn_overflow: Overflow = "reject",
         /// Maximum time that a spawn may wait for room.
         pub spawn_queue_timeout: Duration = "30s",

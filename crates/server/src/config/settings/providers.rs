@@ -134,7 +134,7 @@ impl Configurable for Enabled {
 section! {
     /// Boxes made from Linux namespaces.
     pub struct Native {
-        /// When the provider is offered: `auto`, if the host supports it; `true`, always, and shown
+        /// Offer of the provider: `auto`, if the host supports it; `true`, always, and shown
         /// as unhealthy if the host does not; `false`, never.
         pub enabled: Enabled = "auto",
         /// Host user and group ids for boxes, as `first:count`, both at least 65536; each box uses
@@ -158,7 +158,7 @@ section! {
 section! {
     /// Containers of a Docker Engine, or of another program with its API.
     pub struct Docker {
-        /// When the provider is offered: `auto`, if an Engine answers; `true`, always; `false`,
+        /// Offer of the provider: `auto`, if an Engine answers; `true`, always; `false`,
         /// never.
         pub enabled: Enabled = "auto",
         /// Address of the Engine: a path, `unix:///path` or `tcp://host:port`. Unset:
@@ -186,7 +186,7 @@ section! {
         pub added_caps: Vec<String> = "" as List(CAPABILITY),
         /// Folders in memory, such as `/tmp` or `/run:size=64m`.
         pub tmpfs: Vec<String> = "" as List(TMPFS),
-        /// When the Engine asks the registry for the image of a spawn: `missing`, `never` or
+        /// Pull policy of the Engine for the image of a spawn: `missing`, `never` or
         /// `always`.
         pub pull: PullPolicy = "missing",
     }
@@ -207,7 +207,7 @@ section! {
 section! {
     /// Firecracker virtual machines, each with its own kernel.
     pub struct Firecracker {
-        /// When the provider is offered: `auto`, if `providers.firecracker.kernel` is set and a machine boots;
+        /// Offer of the provider: `auto`, if `providers.firecracker.kernel` is set and a machine boots;
         /// `true`, always, and shown as unhealthy while no machine boots; `false`, never.
         pub enabled: Enabled = "auto",
         /// The `firecracker` program, version 1.16 or later. Unset: the one on the `PATH`.
@@ -238,7 +238,7 @@ section! {
 section! {
     /// Firecracker's own sandbox around a machine.
     pub struct FirecrackerJailer {
-        /// When machines run in the jailer, each with its own user and root directory: `auto`, if the server
+        /// Use of the jailer, which gives each machine its own user and root directory: `auto`, if the server
         /// runs as root; `true`, always, which needs root; `false`, never.
         pub enabled: Enabled = "auto",
         /// The `jailer` program, of the same release as Firecracker. Unset: the one on the `PATH`.
@@ -260,7 +260,7 @@ section! {
 section! {
     /// Boxes made with `ptrace`, without privileges.
     pub struct Proot {
-        /// When the provider is offered: `auto`, if a `proot` program is installed and
+        /// Offer of the provider: `auto`, if a `proot` program is installed and
         /// `auth.enabled` is true; `true`, always; `false`, never. It isolates little, so code in
         /// its boxes can reach this API; `true` offers it even without a key, and warns.
         pub enabled: Enabled = "auto",

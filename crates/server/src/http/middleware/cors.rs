@@ -28,7 +28,7 @@ pub struct Cors {
     preview_domain: String,
 }
 
-/// What the `Origin` of a request is to the API.
+/// Relation of the `Origin` of a request to the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// No page: every browser names the origin of a page that writes or reads across origins.

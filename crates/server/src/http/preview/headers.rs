@@ -20,7 +20,7 @@ const VIA: &str = "1.1 tidebox";
 const PREVIEWS_MAX: usize = 5;
 /// Header by which an answer clears what a browser keeps.
 const CLEAR_SITE_DATA: HeaderName = HeaderName::from_static("clear-site-data");
-/// What it clears of one origin alone.
+/// Values of `Clear-Site-Data` that concern a single origin.
 const CLEARED_BY_ORIGIN: [&str; 4] = ["\"cache\"", "\"clientHints\"", "\"storage\"", "\"executionContexts\""];
 /// Headers of an answer that say something about it alone.
 const HARMLESS: [&str; 31] = [

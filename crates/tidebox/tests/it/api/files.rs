@@ -40,7 +40,7 @@ async fn what_is_written_is_read_back_byte_for_byte() {
     assert_eq!(server.get(&format!("{files}?path=/workspace/x")).await.bytes, b"\xff\0");
 }
 
-/// What `ls` shows of a directory, with each byte that is no UTF-8 in octal.
+/// Listing of a directory by `ls`, with each byte that is no UTF-8 in octal.
 const LS: &str = "cd /workspace && LC_ALL=C ls --quoting-style=escape -A";
 
 #[tokio::test]
