@@ -76,3 +76,50 @@ fn shown_at(copy: &Path) -> PathBuf {
     let name = copy.file_name().unwrap_or_default();
     if name == ROOT_OVERLAY { PathBuf::from("/") } else { Path::new("/").join(name) }
 }
+
+#[cfg(test)]
+mod test {
+    use std::time::Duration;
+
+    use domain::SnapshotId;
+
+    use super::*;
+    use crate::Error;
+    use crate::local::folder::Folders;
+
+    const FILES: usize = 300;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_box_has_all_files_of_its_snapshot_or_hears_that_the_snapshot_is_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        let folders = Folders::make(temp.path().to_owned(), 0o700).unwrap();
+        folders.make_snapshots().unwrap();
+        let mut refused = 0;
+        for round in 0..40_u8 {
+            let snapshot = folders.snapshot(&SnapshotId::from_entropy([round; 10]));
+            snapshot.make().unwrap();
+            let kept = copies(&snapshot).join("usr");
+            fs::create_dir_all(&kept).unwrap();
+            (0..FILES).for_each(|number| fs::write(kept.join(number.to_string()), "kept").unwrap());
+            let folder = BoxFolder::at(temp.path().join(format!("box-{round}")));
+            folder.make().unwrap();
+            let trash = temp.path().join(format!("trash-{round}"));
+            let removed = snapshot.clone();
+            let removal = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_micros(u64::from(round) * 250));
+                fs::rename(removed.path(), &trash).unwrap();
+                host_disk::remove_tree(&trash).unwrap();
+            });
+            let restored = restore(&snapshot, &folder).await;
+            removal.join().unwrap();
+            match restored {
+                Ok(()) => assert_eq!(fs::read_dir(layers(&folder).join("usr/upper")).unwrap().count(), FILES),
+                Err(error) => {
+                    assert!(matches!(error, Error::NotFound(_)), "{error:?}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 0, "no removal came in time");
+    }
+}
