@@ -280,7 +280,7 @@ async fn ask(store: &dyn Store, new: &NewSandbox, now: Timestamp, ttl: Duration)
     let began = Instant::now();
     match store.admit(&new).await {
         Ok(Admitted::Yes(worker)) => {
-            new.sandbox.worker = worker.to_string();
+            new.sandbox.worker = worker;
             Ok(Granted { sandbox: new.sandbox, stored: began.elapsed() })
         }
         Ok(Admitted::NoWorker) => Err(Refused::NoWorker),
@@ -458,7 +458,7 @@ impl Task {
         for (ticket, _) in tickets.iter().zip(stored).filter(|(_, is_stored)| *is_stored) {
             if let Some(asking) = self.queue.get(*ticket) {
                 let mut sandbox = asking.new.sandbox.clone();
-                sandbox.worker = WorkerId::local().to_string();
+                sandbox.worker = WorkerId::local();
                 self.admitted(*ticket, Granted { sandbox, stored: took });
             }
         }

@@ -64,7 +64,6 @@ pub use wait::{WAIT_MAX, WaitFor};
 pub use warm::pool::WarmFigures;
 pub use warm::snapshots::WarmSnapshot;
 pub(crate) use workers::inventory::Kept;
-pub use workers::placement::LOCAL_WORKER;
 pub use workers::registry::{LEASE_TTL_MAX, Seen, hostname};
 pub use workers::worker_role::Held;
 

@@ -78,10 +78,10 @@ impl RemoteWorkers {
     }
 
     /// Waits until a worker does not answer any more.
-    pub async fn falls_silent(&self, id: &str) {
+    pub async fn falls_silent(&self, id: &WorkerId) {
         let mut silent = self.silent.subscribe();
         // The sender lives as long as `self`.
-        let _ = silent.wait_for(|silent| silent.iter().any(|worker| worker.as_str() == id)).await;
+        let _ = silent.wait_for(|silent| silent.contains(id)).await;
     }
 
     /// Returns the client of one provider of a worker, or of the worker as a whole; `None` for a
@@ -89,11 +89,10 @@ impl RemoteWorkers {
     ///
     /// # Errors
     /// If the client cannot be set up.
-    pub fn client(&self, worker: &str, provider: Option<&str>) -> providers::Result<Option<Arc<Custom>>> {
-        let Ok(id) = WorkerId::parse(worker) else { return Ok(None) };
-        let Some(configured) = self.workers.get(&id) else { return Ok(None) };
+    pub fn client(&self, worker: &WorkerId, provider: Option<&str>) -> providers::Result<Option<Arc<Custom>>> {
+        let Some(configured) = self.workers.get(worker) else { return Ok(None) };
         let mut clients = self.clients.lock();
-        let key = (id, provider.unwrap_or_default().to_owned());
+        let key = (worker.clone(), provider.unwrap_or_default().to_owned());
         if let Some(client) = clients.get(&key) {
             return Ok(Some(Arc::clone(client)));
         }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use std::time::Duration;
 
-use domain::{Event, InvalidTransition, Metadata, OwnerId, Resources, SandboxId, State, StopReason, Timestamp};
+use domain::{
+    Event, InvalidTransition, Metadata, OwnerId, Resources, SandboxId, State, StopReason, Timestamp, WorkerId,
+};
 
 /// A sandbox, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +21,7 @@ pub struct Sandbox {
     /// Owner charged for the sandbox.
     pub owner: Option<OwnerId>,
     /// The worker that holds it.
-    pub worker: String,
+    pub worker: WorkerId,
     /// Time of the spawn request.
     pub created_at: Timestamp,
     /// From this instant it is gone for every request.

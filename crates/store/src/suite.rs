@@ -92,7 +92,7 @@ pub(super) fn sandbox(n: u8, owner: Option<&str>) -> Sandbox {
         resources: Resources { memory_mb: 512, vcpus: 2, disk_mb: 10, pids: 256 },
         metadata: Metadata::from([("k\"".to_owned(), "ü\n".to_owned())]),
         owner: owner.map(|owner| OwnerId::parse(owner).unwrap()),
-        worker: "local".to_owned(),
+        worker: WorkerId::local(),
         created_at: start(),
         expires_at: after(start(), Duration::from_secs(60)),
         ended_at: None,
@@ -317,7 +317,7 @@ async fn ids_are_those_of_the_worker_the_provider_and_the_states(store: &dyn Sto
         (&with_box, "local", Some("native"), &[]),
         (&with_box, "w", None, &[]),
     ] {
-        let mut found = store.ids_in(states, worker, provider).await.unwrap();
+        let mut found = store.ids_in(states, &WorkerId::parse(worker).unwrap(), provider).await.unwrap();
         found.sort_unstable();
         let expected: Vec<SandboxId> = expected.iter().map(|n| id(*n)).collect();
         assert_eq!(found, expected, "{states:?} {worker} {provider:?}");
@@ -546,12 +546,12 @@ async fn policies_on_connections_are_kept_with_a_sandbox(store: &dyn Store) {
         assert_eq!(store.admit(&with(n, egress)).await.unwrap(), Admitted::Yes(WorkerId::local()));
         assert_eq!(store.egress(&id(n)).await.unwrap().as_ref(), Some(egress));
     }
-    assert_eq!(store.with_egress("local").await.unwrap(), [], "not while they are being made");
+    assert_eq!(store.with_egress(&WorkerId::local()).await.unwrap(), [], "not while they are being made");
     for n in [180, 181] {
         store.apply(&id(n), Change::Started).await.unwrap();
     }
-    assert_eq!(store.with_egress("local").await.unwrap(), [(id(180), None)]);
-    assert_eq!(store.with_egress("w1").await.unwrap(), []);
+    assert_eq!(store.with_egress(&WorkerId::local()).await.unwrap(), [(id(180), None)]);
+    assert_eq!(store.with_egress(&WorkerId::parse("w1").unwrap()).await.unwrap(), []);
     let own = policy(EgressMode::AllowList, &["10.0.0.0/8:5432"]);
     let after = SandboxEgress { template: Some(template), own: own.clone() };
     assert_eq!(store.set_egress(&id(180), own.clone()).await.unwrap(), Some(after.clone()));
@@ -561,11 +561,11 @@ async fn policies_on_connections_are_kept_with_a_sandbox(store: &dyn Store) {
     assert_eq!(store.egress_bytes(&id(180)).await.unwrap(), 1 << 40);
     assert_eq!(store.egress_bytes(&id(199)).await.unwrap(), 0);
     store.set_egress(&id(181), own.clone()).await.unwrap();
-    assert_eq!(store.with_egress("local").await.unwrap().len(), 2);
+    assert_eq!(store.with_egress(&WorkerId::local()).await.unwrap().len(), 2);
     store.set_egress(&id(181), EgressPolicy::default()).await.unwrap();
-    assert_eq!(store.with_egress("local").await.unwrap().len(), 1);
+    assert_eq!(store.with_egress(&WorkerId::local()).await.unwrap().len(), 1);
     end(store, 180..=181).await;
-    assert_eq!(store.with_egress("local").await.unwrap(), []);
+    assert_eq!(store.with_egress(&WorkerId::local()).await.unwrap(), []);
     assert_eq!(store.set_egress(&id(180), own).await.unwrap(), None, "it has ended");
     assert_eq!(store.egress(&id(199)).await.unwrap(), None);
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use async_trait::async_trait;
 use domain::{
     Caps, EgressPolicy, OwnerId, Quota, Room, SandboxEgress, SandboxId, SecretName, SpawnOptions, State, StoreId,
-    Timestamp,
+    Timestamp, WorkerId,
 };
 
 use super::admission::{Admitted, NewSandbox};
@@ -99,7 +99,7 @@ pub trait Store: AuditStore + Maintenance + PoolStore + SnapshotStore + Workers 
 
     /// Returns the ids of the sandboxes on `worker` that are in one of `states`, of one `provider` or
     /// of all.
-    async fn ids_in(&self, states: &[State], worker: &str, provider: Option<&str>) -> Result<Vec<SandboxId>>;
+    async fn ids_in(&self, states: &[State], worker: &WorkerId, provider: Option<&str>) -> Result<Vec<SandboxId>>;
 
     /// Returns the running sandboxes that are paused after a time without use.
     async fn with_auto_pause(&self) -> Result<Vec<Sandbox>>;
@@ -113,7 +113,7 @@ pub trait Store: AuditStore + Maintenance + PoolStore + SnapshotStore + Workers 
 
     /// Returns the running sandboxes on `worker` that have policies, with their owners, and reads
     /// no other rows.
-    async fn with_egress(&self, worker: &str) -> Result<Vec<(SandboxId, Option<OwnerId>)>>;
+    async fn with_egress(&self, worker: &WorkerId) -> Result<Vec<(SandboxId, Option<OwnerId>)>>;
 
     /// Returns the bytes that a sandbox has exchanged with hosts, as far as they were stored; 0 if there is no such
     /// sandbox.

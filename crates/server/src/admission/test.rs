@@ -70,7 +70,7 @@ impl TestAdmission {
             resources: Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 64 },
             metadata: Metadata::new(),
             owner: owner.map(self::owner),
-            worker: "local".to_owned(),
+            worker: WorkerId::local(),
             created_at: now,
             expires_at: now,
             ended_at: None,

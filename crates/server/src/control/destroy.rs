@@ -13,7 +13,6 @@ use super::guest::access::runtime_error;
 use super::resource::Resource;
 use super::service::{Control, Removal};
 use super::unavailable::Unavailable;
-use super::workers::placement::LOCAL_WORKER;
 use crate::operation_metrics::Operation;
 use store::{Applied, Change, Sandbox};
 
@@ -37,7 +36,7 @@ impl Control {
         if found.state == State::Failed {
             match self.stop_box(&found).await {
                 // A worker that is unreachable ends by itself a sandbox whose lease has expired.
-                Err(Error::Unavailable(_)) if found.worker != LOCAL_WORKER => {}
+                Err(Error::Unavailable(_)) if !found.worker.is_local() => {}
                 stopped => stopped?,
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use domain::{EgressPolicy, InvalidEgress, OwnerId, SandboxEgress, SandboxId, State};
+use domain::{EgressPolicy, InvalidEgress, OwnerId, SandboxEgress, SandboxId, State, WorkerId};
 use futures_util::{StreamExt, stream};
 use providers::{Chain, Provider};
 use serde_json::json;
@@ -12,7 +12,7 @@ use super::guest::access::runtime_error;
 use super::resource::Resource;
 use super::secrets::failed;
 use super::service::Control;
-use super::workers::placement::LOCAL_WORKER;
+use super::workers::box_host::BoxHost;
 use crate::egress::{Counts, EgressDecision};
 use crate::events::EventType;
 use store::Sandbox;
@@ -81,8 +81,8 @@ impl Control {
 
     /// Returns the provider of a sandbox whose connections are made here.
     fn egress_provider(&self, sandbox: &Sandbox) -> Result<&dyn Provider> {
-        let is_far = self.policy.far_provider.as_deref() == Some(&sandbox.provider);
-        let entry = self.registry.get(&sandbox.provider).filter(|_| sandbox.worker == LOCAL_WORKER && !is_far);
+        let is_here = self.host_of(sandbox) == BoxHost::ThisServer;
+        let entry = self.registry.get(&sandbox.provider).filter(|_| is_here);
         entry.map(|entry| entry.provider.as_ref()).ok_or_else(|| {
             Error::NotSupported(format!(
                 "the worker or service that runs sandbox `{}` makes its outgoing connections, under the policy of its \
@@ -179,7 +179,7 @@ impl Control {
     /// # Errors
     /// If the store fails.
     pub async fn serve_all_egress(&self) -> Result<()> {
-        let running = self.store.with_egress(LOCAL_WORKER).await?;
+        let running = self.store.with_egress(&WorkerId::local()).await?;
         let ready = self.warm.pool.members();
         let mut live: HashSet<_> = running.iter().map(|(id, _)| id.clone()).chain(ready).collect();
         for id in self.egress.unserved(&live) {

@@ -7,7 +7,7 @@ pub(super) mod auto_pause;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use domain::{SandboxId, State};
+use domain::{SandboxId, State, WorkerId};
 use providers::{Chain, Pauses, Provider, Reclaimed};
 use serde_json::json;
 
@@ -18,7 +18,7 @@ use super::policy::ORPHAN_GRACE;
 use super::resource::Resource;
 use super::service::Control;
 use super::unavailable::Unavailable;
-use super::workers::placement::LOCAL_WORKER;
+use super::workers::box_host::BoxHost;
 use crate::events::EventType;
 use store::clock;
 use store::{Applied, Change, Sandbox};
@@ -138,7 +138,7 @@ impl Control {
     /// Returns whether a sandbox is paused and written to the disk of this server.
     pub fn is_on_disk(&self, sandbox: &Sandbox) -> bool {
         sandbox.state == State::Paused
-            && sandbox.worker == LOCAL_WORKER
+            && !matches!(self.host_of(sandbox), BoxHost::Worker(_))
             && self
                 .registry
                 .get(&sandbox.provider)
@@ -297,7 +297,8 @@ impl Control {
         &self,
         runtime: &dyn Provider,
         name: &str,
-        (worker, provider): (&str, Option<&str>),
+        worker: &WorkerId,
+        provider: Option<&str>,
     ) -> Result<()> {
         let Some(pauses) = runtime.pauses() else { return Ok(()) };
         let rows = self.store.ids_in(&[State::Paused], worker, provider).await?;
@@ -344,7 +345,6 @@ mod test {
 
     use super::*;
     use crate::control::IdempotencyKey;
-    use crate::control::LOCAL_WORKER;
     use crate::control::SpawnRequest;
     use crate::test::harness::{TestApp, TestProvider};
     use domain::SandboxEgress;
@@ -401,7 +401,8 @@ mod test {
         app.control.pause(id.as_str(), Pause::default()).await.unwrap();
         app.control.changed(&id, Change::Resumed).await.unwrap();
         provider.hold_still(true);
-        let settle = async || app.control.settle_pauses(provider.as_ref(), "mock", (LOCAL_WORKER, Some("mock"))).await;
+        let settle =
+            async || app.control.settle_pauses(provider.as_ref(), "mock", &WorkerId::local(), Some("mock")).await;
         settle().await.unwrap();
         assert_eq!(app.state(&id).await, State::Paused);
     }
@@ -415,7 +416,8 @@ mod test {
         for paused in [&id, &other] {
             provider.pause(paused).await.unwrap();
         }
-        let settle = async || app.control.settle_pauses(provider.as_ref(), "mock", (LOCAL_WORKER, Some("mock"))).await;
+        let settle =
+            async || app.control.settle_pauses(provider.as_ref(), "mock", &WorkerId::local(), Some("mock")).await;
         let looks = async {
             settle().await.unwrap();
             assert!(matches!(app.control.pause_unused(&id).await, Err(Error::Conflict(_))));

@@ -22,8 +22,8 @@ pub struct Policy {
     pub resources: Resources,
     /// Rules on the size of one sandbox.
     pub sizes: SizeRules,
-    /// Provider whose boxes another service runs, if one is configured.
-    pub far_provider: Option<String>,
+    /// Providers whose boxes a service elsewhere runs.
+    pub services: Vec<String>,
     /// Queue for spawns that find no room.
     pub queue: QueuePolicy,
     /// Bounds of the shared boxes; `None` when pool mode is off.

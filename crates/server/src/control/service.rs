@@ -184,7 +184,7 @@ impl Control {
     /// Publishes that a sandbox is running, and wakes the requests that wait for it.
     pub(super) fn publish_running(&self, sandbox: &Sandbox) {
         self.waiters.wake(&sandbox.id);
-        let data = json!({"provider": sandbox.provider, "worker_id": sandbox.worker});
+        let data = json!({"provider": sandbox.provider, "worker_id": sandbox.worker.as_str()});
         self.publish(EventType::SandboxRunning, Some(&sandbox.id), data);
     }
 
@@ -225,7 +225,7 @@ impl Control {
         if let Applied::Done { before, sandbox } = &applied
             && let Some(kind) = event_of(&change, *before, sandbox.state)
         {
-            let mut data = json!({"provider": sandbox.provider, "worker_id": sandbox.worker});
+            let mut data = json!({"provider": sandbox.provider, "worker_id": sandbox.worker.as_str()});
             match &change {
                 Change::Extended { expires_at, .. } => data["expires_at"] = json!(expires_at.to_string()),
                 Change::Broke { error, .. } => data["error"] = json!(error),

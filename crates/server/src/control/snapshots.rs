@@ -22,8 +22,8 @@ use super::limit::{Counted, Limit};
 use super::resource::Resource;
 use super::service::Control;
 use super::unavailable::Unavailable;
+use super::workers::box_host::BoxHost;
 use super::workers::inventory::within;
-use super::workers::placement::LOCAL_WORKER;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
 use store::{NewSnapshot, Sandbox, Snapshot, SnapshotBounds, SnapshotCursor, SnapshotFilter, SnapshotState};
@@ -196,10 +196,10 @@ impl Control {
     /// Returns the runtime of a sandbox, if it is here and keeps snapshots.
     async fn snapshot_runtime(&self, sandbox: &Sandbox) -> Result<Arc<dyn Provider>> {
         self.check_not_shared()?;
-        if sandbox.worker != LOCAL_WORKER {
+        if let BoxHost::Worker(worker) = self.host_of(sandbox) {
             return Err(Error::NotSupported(format!(
-                "sandbox `{}` is on the worker `{}`; only sandboxes of this server have snapshots",
-                sandbox.id, sandbox.worker
+                "sandbox `{}` is on the worker `{worker}`; only sandboxes of this server have snapshots",
+                sandbox.id
             )));
         }
         let runtime = self.runtime_of(sandbox).await?;

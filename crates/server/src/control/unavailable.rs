@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use domain::{SandboxId, SnapshotId};
+use domain::{SandboxId, SnapshotId, WorkerId};
 
 use super::limit::{Cap, Limit};
 use super::resource::Resource;
@@ -31,9 +31,9 @@ pub enum Unavailable {
     /// The provider cannot work at the moment, with the cause in its own words.
     Provider { provider: String, cause: String },
     /// This server does not know the address of the sandbox's worker.
-    WorkerUnknown { worker: String, sandbox: SandboxId },
+    WorkerUnknown { worker: WorkerId, sandbox: SandboxId },
     /// The sandbox's worker does not answer.
-    WorkerSilent { worker: String, sandbox: SandboxId },
+    WorkerSilent { worker: WorkerId, sandbox: SandboxId },
     /// The provider cannot get the image, with the cause in its own words.
     Image { cause: String },
     /// The server has no image store.

@@ -1,5 +1,6 @@
 //! Workers: the servers that run sandboxes, and the boxes that they hold.
 
+pub(super) mod box_host;
 pub(super) mod inventory;
 pub(super) mod placement;
 pub(super) mod registry;

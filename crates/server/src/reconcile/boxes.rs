@@ -1,9 +1,8 @@
 //! Boxes of this server, among which the one is looked for that takes most of what all share.
 
-use domain::{SandboxId, State};
+use domain::{SandboxId, State, WorkerId};
 
 use crate::control::Control;
-use crate::control::LOCAL_WORKER;
 use crate::control::Result;
 
 /// States of a sandbox that may have a box: one that is being made has one while its commands run, and one that
@@ -17,5 +16,5 @@ pub(super) fn has_box(state: State) -> bool {
 
 /// Returns the sandboxes of this server that may have a box of a provider.
 pub(super) async fn of_provider(control: &Control, provider: &str) -> Result<Vec<SandboxId>> {
-    Ok(control.store().ids_in(&WITH_BOX, LOCAL_WORKER, Some(provider)).await?)
+    Ok(control.store().ids_in(&WITH_BOX, &WorkerId::local(), Some(provider)).await?)
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::SandboxId;
+use domain::{SandboxId, WorkerId};
 use futures_util::StreamExt;
 use futures_util::stream;
 use serde_json::json;
@@ -34,7 +34,7 @@ pub(super) struct Doomed {
 }
 
 /// A worker, and a provider of it.
-type Runtime = (String, String);
+type Runtime = (WorkerId, String);
 
 /// Removals under way.
 #[derive(Debug, Default)]

@@ -52,7 +52,7 @@ async fn probe(control: &Control, worker: WorkerId) {
     let mut misses = 0;
     loop {
         look.tick().await;
-        let Ok(Some(client)) = remote_workers.client(worker.as_str(), None) else { return };
+        let Ok(Some(client)) = remote_workers.client(&worker, None) else { return };
         match client.ping(PROBE_WAIT).await {
             Ok(()) => misses = 0,
             Err(error) => {

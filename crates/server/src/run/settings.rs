@@ -54,7 +54,7 @@ pub(super) fn policy(config: &Config, as_worker: bool) -> Policy {
             },
             machine::measure(&config.data_dir),
         ),
-        far_provider: config.providers.custom.enabled.then(|| config.providers.custom.name.clone()),
+        services: config.providers.custom.enabled.then(|| config.providers.custom.name.clone()).into_iter().collect(),
         queue: QueuePolicy {
             enabled: defaults.spawn_overflow == Overflow::Queue,
             pool: config.pool.overflow == Overflow::Queue,

@@ -49,7 +49,7 @@ pub(crate) fn policy() -> Policy {
         caps: Caps::default(),
         resources: Resources { memory_mb: 64, vcpus: 1, disk_mb: 0, pids: 64 },
         sizes: SizeRules::new(Configured::default(), Machine { memory_mb: 1 << 30, cpus: 1024, disk_mb: 1 << 30 }),
-        far_provider: None,
+        services: Vec::new(),
         queue: QueuePolicy { enabled: false, pool: false, timeout: seconds(30), places: open(10) },
         pool: None,
         image: None,

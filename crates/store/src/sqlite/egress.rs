@@ -1,6 +1,6 @@
 //! Policies on connections out of sandboxes.
 
-use domain::{EgressPolicy, OwnerId, SandboxEgress, SandboxId};
+use domain::{EgressPolicy, OwnerId, SandboxEgress, SandboxId, WorkerId};
 use sqlx::Row;
 
 use super::super::error::Result;
@@ -54,11 +54,11 @@ pub(super) async fn set_bytes(pool: &Connections, exchanged: &[(SandboxId, u64)]
     Ok(())
 }
 
-pub(super) async fn running(pool: &Connections, worker: &str) -> Result<Vec<(SandboxId, Option<OwnerId>)>> {
+pub(super) async fn running(pool: &Connections, worker: &WorkerId) -> Result<Vec<(SandboxId, Option<OwnerId>)>> {
     let rows = sqlx::query(
         "SELECT id, owner_id FROM sandboxes WHERE state = 'running' AND egress IS NOT NULL AND worker_id = $1",
     )
-    .bind(worker)
+    .bind(worker.as_str())
     .fetch_all(pool)
     .await?;
     let owner = |row: &sqlx::sqlite::SqliteRow| -> Result<Option<OwnerId>> {

@@ -1,6 +1,6 @@
 //! The list of sandboxes.
 
-use domain::{OwnerId, SandboxId, State, Timestamp};
+use domain::{OwnerId, SandboxId, State, Timestamp, WorkerId};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row};
 
@@ -63,11 +63,11 @@ pub(super) async fn in_state(pool: &Connections, state: State, after: Option<Cur
 pub(super) async fn ids_in(
     pool: &Connections,
     states: &[State],
-    worker: &str,
+    worker: &WorkerId,
     provider: Option<&str>,
 ) -> Result<Vec<SandboxId>> {
     let mut query = QueryBuilder::new("SELECT id FROM sandboxes WHERE worker_id = ");
-    query.push_bind(worker.to_owned());
+    query.push_bind(worker.as_str());
     if let Some(provider) = provider {
         query.push(" AND provider = ").push_bind(provider.to_owned());
     }

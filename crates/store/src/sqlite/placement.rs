@@ -123,5 +123,5 @@ pub(super) async fn place_anew(
     let before = before.as_ref().map(rows::lease).transpose()?;
     let lease = Lease::pass_on(before.as_ref(), id.as_str(), &worker, now, filter.lease_ttl);
     write(connection, &lease).await?;
-    Ok(Some(Sandbox { worker: worker.to_string(), ..found }))
+    Ok(Some(Sandbox { worker, ..found }))
 }

@@ -94,7 +94,7 @@ pub(super) fn sandbox(row: &SqliteRow) -> Result<Sandbox> {
         resources: resources(row)?,
         metadata: metadata(row)?,
         owner: owner.map(OwnerId::stored),
-        worker: row.try_get("worker_id")?,
+        worker: worker_id(row.try_get("worker_id")?)?,
         created_at: time(row, "created_at")?,
         expires_at: time(row, "expires_at")?,
         ended_at: row.try_get::<Option<i64>, _>("ended_at")?.map(crate::clock::from_ms),

@@ -5,7 +5,7 @@ use std::ops::Range;
 use async_trait::async_trait;
 use domain::{
     Caps, EgressPolicy, InvalidTransition, OwnerId, Quota, Room, SandboxEgress, SandboxId, SecretName, SpawnOptions,
-    State, StopReason, StoreId, Timestamp,
+    State, StopReason, StoreId, Timestamp, WorkerId,
 };
 use sqlx::Row;
 
@@ -156,7 +156,7 @@ impl Store for Sqlite {
         list::in_state(&self.readers, state, after, limit).await
     }
 
-    async fn ids_in(&self, states: &[State], worker: &str, provider: Option<&str>) -> Result<Vec<SandboxId>> {
+    async fn ids_in(&self, states: &[State], worker: &WorkerId, provider: Option<&str>) -> Result<Vec<SandboxId>> {
         list::ids_in(&self.readers, states, worker, provider).await
     }
 
@@ -186,7 +186,7 @@ impl Store for Sqlite {
         egress::set_bytes(&self.writer, exchanged).await
     }
 
-    async fn with_egress(&self, worker: &str) -> Result<Vec<(SandboxId, Option<OwnerId>)>> {
+    async fn with_egress(&self, worker: &WorkerId) -> Result<Vec<(SandboxId, Option<OwnerId>)>> {
         egress::running(&self.readers, worker).await
     }
 

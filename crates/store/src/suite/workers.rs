@@ -174,7 +174,7 @@ pub(super) async fn a_sandbox_goes_where_the_rules_say(store: &dyn Store) {
     assert_eq!(names(220).await.as_deref(), Some("local"), "ties are broken by id");
     assert_eq!(names(221).await.as_deref(), Some("w1"));
     assert_eq!(names(222).await.as_deref(), Some("w2"));
-    assert_eq!(store.sandbox(&id(222)).await.unwrap().unwrap().worker, "w2");
+    assert_eq!(store.sandbox(&id(222)).await.unwrap().unwrap().worker, worker("w2"));
     assert_eq!(store.lease(id(222).as_str()).await.unwrap().unwrap().holder, worker("w2"));
     assert_eq!(admitted(store, 223, None, false, &["w1"]).await.as_deref(), Some("w1"), "only where it may go");
     assert_eq!(admitted(store, 224, None, false, &[]).await, None, "who is not configured gets nothing");
@@ -224,8 +224,8 @@ pub(super) async fn a_sandbox_that_its_worker_never_heard_of_goes_to_another(sto
     heard(store, "w1", &beat(None), 0).await;
     assert_eq!(chosen().await, (Some(w2.clone()), 2), "until it beats");
 
-    assert_eq!(anew(240, &w1, &["w1", "w2"]).await.as_deref(), Some("w2"));
-    assert_eq!(store.sandbox(&id(240)).await.unwrap().unwrap().worker, "w2");
+    assert_eq!(anew(240, &w1, &["w1", "w2"]).await, Some(w2.clone()));
+    assert_eq!(store.sandbox(&id(240)).await.unwrap().unwrap().worker, w2);
     let lease = store.lease(id(240).as_str()).await.unwrap().unwrap();
     assert_eq!((lease.holder, lease.generation), (w2.clone(), 2));
     let by_worker = store.counts().await.unwrap().by_worker;

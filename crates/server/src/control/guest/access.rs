@@ -11,7 +11,6 @@ use crate::control::error::{Error, Result, provider_error};
 use crate::control::resource::Resource;
 use crate::control::service::Control;
 use crate::control::unavailable::Unavailable;
-use crate::control::workers::placement::LOCAL_WORKER;
 use crate::events::EventType;
 use crate::operation_metrics::Operation;
 use store::Sandbox;
@@ -21,7 +20,7 @@ const CONSOLE_LINES_MAX: usize = 10_000;
 
 /// Returns the name of a sandbox's provider for error texts, with the worker if it is remote.
 fn runtime_name(sandbox: &Sandbox) -> String {
-    if sandbox.worker == LOCAL_WORKER {
+    if sandbox.worker.is_local() {
         return sandbox.provider.clone();
     }
     format!("{}/{}", sandbox.worker, sandbox.provider)
@@ -30,7 +29,7 @@ fn runtime_name(sandbox: &Sandbox) -> String {
 /// Converts a provider's or worker's failure to start or remove a box into the caller's error.
 pub(in crate::control) fn runtime_error(sandbox: &Sandbox, error: providers::Error) -> Error {
     let error = if let providers::Error::NotAsked(error) = error { *error } else { error };
-    if matches!(error, providers::Error::NoAnswer { .. }) && sandbox.worker != LOCAL_WORKER {
+    if matches!(error, providers::Error::NoAnswer { .. }) && !sandbox.worker.is_local() {
         return no_answer(sandbox, &error);
     }
     provider_error(&runtime_name(sandbox), error)
@@ -40,7 +39,7 @@ pub(in crate::control) fn runtime_error(sandbox: &Sandbox, error: providers::Err
 /// identified by the sandbox's id.
 pub(in crate::control) fn no_answer(sandbox: &Sandbox, error: &(dyn std::error::Error + 'static)) -> Error {
     let worker = &sandbox.worker;
-    tracing::warn!(id = %sandbox.id, worker, error = %Chain(error), "a worker does not answer");
+    tracing::warn!(id = %sandbox.id, %worker, error = %Chain(error), "a worker does not answer");
     Unavailable::WorkerSilent { worker: worker.clone(), sandbox: sandbox.id.clone() }.into()
 }
 
@@ -52,7 +51,7 @@ impl Control {
             Ok(guest) => Ok(guest),
             // Nothing was done yet, so the caller can retry.
             Err(error @ (providers::Error::Failed { .. } | providers::Error::NoAnswer { .. }))
-                if sandbox.worker != LOCAL_WORKER =>
+                if !sandbox.worker.is_local() =>
             {
                 Err(no_answer(sandbox, &error))
             }
@@ -64,7 +63,7 @@ impl Control {
     /// inventory of the provider at once, ahead of the reconciler's interval.
     pub(in crate::control) fn guest_error(&self, sandbox: &Sandbox, error: providers::Error) -> Error {
         if matches!(error, providers::Error::Gone) {
-            if sandbox.worker == LOCAL_WORKER
+            if sandbox.worker.is_local()
                 && let Some(entry) = self.registry.get(&sandbox.provider)
             {
                 entry.lost_one.notify_one();

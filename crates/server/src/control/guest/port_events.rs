@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{SandboxId, State};
+use domain::{SandboxId, State, WorkerId};
 use providers::PortChanges;
 
 use crate::control::error::Result;
 use crate::control::service::Control;
-use crate::control::workers::placement::LOCAL_WORKER;
 
 impl Control {
     /// Watches every running box of this server that is not watched: a new one, one from before a
@@ -18,7 +17,7 @@ impl Control {
     /// If the store fails.
     pub async fn watch_all_ports(self: &Arc<Self>) -> Result<()> {
         let Some(interval) = self.port_watch.interval() else { return Ok(()) };
-        let running = self.store.ids_in(&[State::Running, State::Paused], LOCAL_WORKER, None).await?;
+        let running = self.store.ids_in(&[State::Running, State::Paused], &WorkerId::local(), None).await?;
         for id in self.port_watch.unwatched(running) {
             if !self.is_in_hand(&id) {
                 let (control, of) = (Arc::clone(self), id.clone());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use domain::{PrepareCommand, SandboxEgress, SandboxId, State, WorkerId};
+use domain::{PrepareCommand, SandboxEgress, SandboxId, State};
 use providers::{Chain, Phase, Provider, Spec, Started};
 use store::workers::PlacementFilter;
 use store::{Applied, Change, NewSandbox, Sandbox};
@@ -15,7 +15,7 @@ use crate::control::error::{Error, Result};
 use crate::control::guest::access::{no_answer, runtime_error};
 use crate::control::service::Control;
 use crate::control::warm::snapshots::WarmSnapshot;
-use crate::control::workers::placement::LOCAL_WORKER;
+use crate::control::workers::box_host::BoxHost;
 
 /// Sandbox that was admitted, and what the warm pool gives it.
 pub(super) struct Start {
@@ -142,9 +142,9 @@ impl Control {
         loop {
             let provider = self.runtime_of(&sandbox).await?;
             let awaited = self.await_image(provider.as_ref(), &sandbox).await;
-            let _room = match sandbox.worker.as_str() {
-                LOCAL_WORKER => self.room_for_copy(provider.as_ref(), spec).await?,
-                _ => None,
+            let _room = match self.host_of(&sandbox) {
+                BoxHost::ThisServer | BoxHost::Service => self.room_for_copy(provider.as_ref(), spec).await?,
+                BoxHost::Worker(_) => None,
             };
             let started = tokio::select! {
                 started = provider.start(&sandbox.id, spec) => started,
@@ -161,8 +161,10 @@ impl Control {
                 Err(error) => error,
             };
             let is_unasked = matches!(error, providers::Error::NotAsked(_));
-            let from = WorkerId::parse(&sandbox.worker).ok().filter(|from| is_unasked && !from.is_local());
-            let Some(from) = from else { return Err(runtime_error(&sandbox, error)) };
+            let from = match self.host_of(&sandbox) {
+                BoxHost::Worker(from) if is_unasked => from,
+                _ => return Err(runtime_error(&sandbox, error)),
+            };
             tracing::warn!(
                 id = %sandbox.id,
                 worker = %from,
@@ -170,8 +172,8 @@ impl Control {
                 "worker unreachable; not placing sandboxes on it until its next heartbeat"
             );
             // Each worker is tried once, even if it sends a heartbeat meanwhile.
-            placement.reachable = placement.reachable.iter().filter(|id| **id != from).cloned().collect();
-            match self.store.place_anew(&sandbox.id, &from, self.now(), &placement).await? {
+            placement.reachable = placement.reachable.iter().filter(|id| *id != from).cloned().collect();
+            match self.store.place_anew(&sandbox.id, from, self.now(), &placement).await? {
                 Some(elsewhere) => sandbox = elsewhere,
                 None => return Err(runtime_error(&sandbox, error)),
             }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use domain::{
     Ceilings, EgressPolicy, Quota, Resources, SandboxEgress, SandboxId, Site, SizeOptions, SpawnOptions, State,
+    WorkerId,
 };
 use providers::Spec;
 use store::{NewSandbox, Sandbox, clock};
@@ -16,7 +17,7 @@ use crate::control::policy::ORPHAN_GRACE;
 use crate::control::resource::Resource;
 use crate::control::service::Control;
 use crate::control::templates::TEMPLATE_LABEL;
-use crate::control::workers::placement::{LOCAL_WORKER, Offer};
+use crate::control::workers::placement::Offer;
 
 impl Control {
     /// Checks the options of a request without calling a provider or worker.
@@ -31,11 +32,11 @@ impl Control {
     /// # Errors
     /// [`Error::LimitReached`] for an explicit value above its ceiling.
     fn size(&self, asked: SizeOptions, default: Resources, quota: &Quota, offer: &Offer) -> Result<(Resources, bool)> {
-        let is_far = self.policy.far_provider.as_deref() == Some(&offer.name);
+        let is_service = self.policy.is_service(&offer.name);
         let ceilings = |site| -> Ceilings { self.policy.sizes.of(quota, site) };
-        let site = if is_far || offer.elsewhere { Site::Elsewhere } else { Site::Here };
+        let site = if is_service || offer.elsewhere { Site::Elsewhere } else { Site::Here };
         let size = ceilings(site).size(asked, default).map_err(Limit::AboveCeiling)?;
-        Ok((size, is_far || ceilings(Site::Here).allow(&size)))
+        Ok((size, is_service || ceilings(Site::Here).allow(&size)))
     }
 
     /// Returns whether this server can make such a box. A disk bound that comes from a ceiling
@@ -80,7 +81,7 @@ impl Control {
         let own = options.egress.unwrap_or_else(|| self.egress.default_policy().clone());
         let egress = SandboxEgress { template: template_egress, own };
         let names_secrets = egress.secrets().next().is_some();
-        if names_secrets && self.policy.far_provider.as_deref() != Some(&offer.name) {
+        if names_secrets && !self.policy.is_service(&offer.name) {
             for policy in egress.each() {
                 self.check_secrets(Some(policy), owner.as_ref()).await?;
             }
@@ -116,7 +117,7 @@ impl Control {
             resources: spec.resources,
             metadata: spec.metadata.clone(),
             owner,
-            worker: LOCAL_WORKER.to_owned(),
+            worker: WorkerId::local(),
             created_at: now,
             expires_at: clock::after(now, ttl),
             ended_at: None,

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use domain::{OwnerId, Resources, SandboxId, State, Timestamp};
+use domain::{OwnerId, Resources, SandboxId, State, Timestamp, WorkerId};
 use futures_util::{StreamExt, stream};
 use providers::{BoxStats, Chain, EgressBytes, LimitKind, Provider};
 
 use super::samples::{Load, Look};
 use crate::control::error::Result;
 use crate::control::service::Control;
-use crate::control::workers::placement::LOCAL_WORKER;
+use crate::control::workers::box_host::BoxHost;
 use store::clock;
 use store::{ListFilter, Sandbox};
 
@@ -75,7 +75,7 @@ impl Control {
         let used = used.map_err(|error| self.guest_error(&sandbox, error))?.pop().unwrap_or_default();
         let target = Target::of(&sandbox);
         let look = self.samples.keep(&target.id, used, self.age(&target), Instant::now());
-        let mut stats = self.stats_from(&target, &sandbox.worker, look, runtime.as_ref());
+        let mut stats = self.stats_from(&target, self.host_of(&sandbox), look, runtime.as_ref());
         if stats.used.disk_bytes.is_none() {
             stats.used.disk_bytes = self.disk_of(&sandbox.id, runtime.as_ref()).await;
         }
@@ -90,7 +90,7 @@ impl Control {
     pub async fn stats_of_all(&self, user: Option<OwnerId>, filter: ListFilter) -> Result<Vec<SandboxStats>> {
         let mut filter = ListFilter { state: Some(State::Running), limit: Some(ROWS), after: None, ..filter };
         // By worker and provider; the worker's client is chosen by any of its sandboxes.
-        let mut groups: BTreeMap<(String, String), (Sandbox, Vec<Target>)> = BTreeMap::new();
+        let mut groups: BTreeMap<(WorkerId, String), (Sandbox, Vec<Target>)> = BTreeMap::new();
         loop {
             let page = self.sandboxes_known_to(user.clone(), filter.clone()).await?;
             for sandbox in page.sandboxes {
@@ -116,7 +116,7 @@ impl Control {
         let runtime = match self.runtime_of(&one).await {
             Ok(runtime) => runtime,
             Err(error) => {
-                tracing::debug!(provider = one.provider, worker = one.worker, error = %Chain(&error), "cannot reach sandboxes");
+                tracing::debug!(provider = one.provider, worker = %one.worker, error = %Chain(&error), "cannot reach sandboxes");
                 return Vec::new();
             }
         };
@@ -128,10 +128,10 @@ impl Control {
             match tokio::time::timeout(LOOK_WAIT, runtime.stats(&stale)).await {
                 Ok(Ok(found)) => used.extend(stale.iter().map(SandboxId::as_str).zip(found)),
                 Ok(Err(error)) => {
-                    tracing::debug!(provider = one.provider, worker = one.worker, error = %Chain(&error), "cannot measure sandboxes");
+                    tracing::debug!(provider = one.provider, worker = %one.worker, error = %Chain(&error), "cannot measure sandboxes");
                 }
                 Err(_) => {
-                    tracing::debug!(provider = one.provider, worker = one.worker, "sandboxes were not measured in time")
+                    tracing::debug!(provider = one.provider, worker = %one.worker, "sandboxes were not measured in time")
                 }
             }
         }
@@ -142,7 +142,7 @@ impl Control {
                 self.samples.fresh(&target.id, now).unwrap_or(Look { at: now, used: BoxStats::default(), load: None })
             }
         };
-        let stats = |target: &Target| self.stats_from(target, &one.worker, look(target), runtime.as_ref());
+        let stats = |target: &Target| self.stats_from(target, self.host_of(&one), look(target), runtime.as_ref());
         targets.iter().map(|target| (target.created_at, stats(target))).collect()
     }
 
@@ -150,17 +150,16 @@ impl Control {
         clock::between(target.created_at, self.now())
     }
 
-    fn stats_from(&self, target: &Target, worker: &str, look: Look, runtime: &dyn Provider) -> SandboxStats {
+    fn stats_from(&self, target: &Target, host: BoxHost<'_>, look: Look, runtime: &dyn Provider) -> SandboxStats {
         let mut used = look.used;
-        let is_far = worker != LOCAL_WORKER || self.policy.far_provider.as_deref() == Some(&target.provider);
-        if !is_far {
+        if host == BoxHost::ThisServer {
             let counts = self.egress.counts_of(&target.id);
             used.egress = Some(EgressBytes { sent: counts.bytes_sent, received: counts.bytes_received });
         }
         let facts = runtime.facts();
         // Nothing may be known of a worker's provider yet.
         let holds = |name: &str| {
-            worker != LOCAL_WORKER
+            matches!(host, BoxHost::Worker(_))
                 || facts.limits.iter().any(|(limit, kind)| *limit == name && *kind != LimitKind::None)
         };
         let limit = |name: &str, value: u32| Some(value).filter(|value| *value > 0 && holds(name));

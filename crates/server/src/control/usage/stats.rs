@@ -7,7 +7,6 @@ use providers::{Chain, Phase};
 
 use crate::control::error::{Error, Result};
 use crate::control::service::Control;
-use crate::control::workers::placement::LOCAL_WORKER;
 use crate::control::workers::registry::Seen;
 use crate::events;
 use crate::operation_metrics::Operations;
@@ -164,7 +163,7 @@ impl Control {
             timeouts_total: queue.timed_out,
             wait_total: queue.wait_total,
             wait_max: queue.wait_max,
-            worker_id: LOCAL_WORKER.to_owned(),
+            worker_id: WorkerId::local().to_string(),
             selected_worker_id: stored.and_then(|stored| stored.selected_worker.as_ref()).map(WorkerId::to_string),
             eligible_workers: stored.map_or(0, |stored| stored.eligible_workers),
         }

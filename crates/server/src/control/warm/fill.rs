@@ -12,7 +12,7 @@ use super::pool::{Kind, Ready, WarmBox, WarmCheck, WarmFigures};
 use super::snapshots::WarmSnapshot;
 use crate::control::error::{Error, Result};
 use crate::control::guest::access::runtime_error;
-use crate::control::policy::ORPHAN_GRACE;
+use crate::control::policy::{ORPHAN_GRACE, Policy};
 use crate::control::service::Control;
 use crate::control::spawn::{Claim, Plan, SpawnRequest};
 use crate::control::unavailable::{Unavailable, Unhealthy};
@@ -30,16 +30,16 @@ const AT_ONCE: usize = 16;
 
 impl Plan {
     /// Returns the kind of a box that could be taken for this spawn; `None` if it needs one of its own.
-    fn kind(&self, far_provider: Option<&str>) -> Option<Kind> {
+    fn kind(&self, policy: &Policy) -> Option<Kind> {
         let sandbox = &self.new.sandbox;
-        let is_far = far_provider == Some(&sandbox.provider);
+        let is_service = policy.is_service(&sandbox.provider);
         let is_as_its_image = self.spec.snapshot.is_none();
         (self.new.placement.here && self.new.pool.is_none() && is_as_its_image).then(|| Kind {
             provider: sandbox.provider.clone(),
             image: sandbox.image.clone(),
             resources: sandbox.resources,
             entrypoint: self.spec.entrypoint,
-            egress: if is_far { self.spec.egress.clone() } else { Vec::new() },
+            egress: if is_service { self.spec.egress.clone() } else { Vec::new() },
             prepare: self.prepare.clone(),
         })
     }
@@ -75,7 +75,7 @@ impl Control {
         if self.warm.pool.len() == 0 {
             return (None, None);
         }
-        match plan.kind(self.policy.far_provider.as_deref()) {
+        match plan.kind(&self.policy) {
             Some(kind) => (self.warm.pool.take(&kind), self.warm.snapshots.of_kind(&kind)),
             None => (None, None),
         }
@@ -221,8 +221,7 @@ impl Control {
         let (options, template) = (wish.options.clone(), wish.template.clone());
         let plan = self.plan(SpawnRequest { options, template, ..SpawnRequest::default() }).await?;
         let name = &plan.new.sandbox.provider;
-        let far_provider = self.policy.far_provider.as_deref();
-        let planned = self.registry.get(name).zip(plan.kind(far_provider));
+        let planned = self.registry.get(name).zip(plan.kind(&self.policy));
         let Some((here, kind)) = planned else {
             let unhealthy = Unhealthy::MakesWarmBoxes;
             return Err(Unavailable::ProviderUnhealthy { provider: name.clone(), unhealthy }.into());

@@ -12,8 +12,8 @@ use crate::control::error::{Error, Result};
 use crate::control::guest::access::runtime_error;
 use crate::control::service::Control;
 use crate::control::snapshots::{SNAPSHOT_WAIT, snapshots_of};
+use crate::control::workers::box_host::BoxHost;
 use crate::control::workers::inventory::within;
-use crate::control::workers::placement::LOCAL_WORKER;
 use store::Sandbox;
 
 impl Control {
@@ -97,7 +97,7 @@ impl Control {
         sandbox: &Sandbox,
         spec: &Spec,
     ) -> Option<Started> {
-        if sandbox.worker != LOCAL_WORKER {
+        if matches!(self.host_of(sandbox), BoxHost::Worker(_)) {
             return None;
         }
         let spec = Spec { snapshot: Some(snapshot.id.clone()), ..spec.clone() };

@@ -10,7 +10,6 @@ use providers::custom::Custom;
 use providers::{Found, Provider};
 use serde_json::json;
 
-use super::placement::LOCAL_WORKER;
 use crate::control::conflict::Conflict;
 use crate::control::error::{Error, Result, provider_error};
 use crate::control::service::Control;
@@ -36,7 +35,7 @@ impl Control {
     /// If the provider's inventory or the store fails.
     pub(crate) async fn reconcile_provider(self: &Arc<Self>, provider: &str) -> Result<Vec<Kept>> {
         let Some(entry) = self.registry.get(provider) else { return Ok(Vec::new()) };
-        let kept = self.compare(entry.provider.as_ref(), provider, (LOCAL_WORKER, Some(provider)), None).await?;
+        let kept = self.compare(entry.provider.as_ref(), provider, &WorkerId::local(), Some(provider), None).await?;
         self.reconcile_snapshots(entry.provider.as_ref()).await?;
         Ok(kept)
     }
@@ -46,11 +45,11 @@ impl Control {
     /// # Errors
     /// As [`Control::reconcile_provider`].
     pub(crate) async fn reconcile_worker(self: &Arc<Self>, worker: &WorkerId) -> Result<Vec<Kept>> {
-        let client = self.registry.remote_workers().client(worker.as_str(), None);
+        let client = self.registry.remote_workers().client(worker, None);
         let Some(client) = client.map_err(|error| provider_error(worker.as_str(), error))? else {
             return Ok(Vec::new());
         };
-        self.compare(client.as_ref(), worker.as_str(), (worker.as_str(), None), Some(&client)).await
+        self.compare(client.as_ref(), worker.as_str(), worker, None, Some(&client)).await
     }
 
     /// Destroys sandboxes that have lost their box, and removes boxes without a sandbox. A
@@ -59,12 +58,13 @@ impl Control {
         self: &Arc<Self>,
         runtime: &dyn Provider,
         name: &str,
-        (worker, provider): (&str, Option<&str>),
+        worker: &WorkerId,
+        provider: Option<&str>,
         fenced: Option<&Custom>,
     ) -> Result<Vec<Kept>> {
         let seen = Instant::now();
         // Rows are read first. A box created after this read is in `in_progress`, or has a row below.
-        self.settle_pauses(runtime, name, (worker, provider)).await?;
+        self.settle_pauses(runtime, name, worker, provider).await?;
         let mut rows = self.store.ids_in(&[State::Running, State::Paused], worker, provider).await?;
         let found = listed_by(runtime, name).await?;
         let alive: HashSet<&SandboxId> = found.iter().filter(|found| found.alive).map(|found| &found.id).collect();

@@ -14,9 +14,6 @@ use crate::provider_registry::AUTO_ORDER;
 use store::workers::PlacementFilter;
 use store::{NewSandbox, Sandbox};
 
-/// The worker that holds every sandbox of a single server.
-pub const LOCAL_WORKER: &str = "local";
-
 /// Runtimes that could run a sandbox.
 pub(in crate::control) struct Offer {
     pub(in crate::control) name: String,
@@ -55,7 +52,7 @@ impl Control {
     /// Returns the runtime of a sandbox. For another worker, every write carries the current
     /// generation of the lease.
     pub(in crate::control) async fn runtime_of(&self, sandbox: &Sandbox) -> Result<Arc<dyn Provider>> {
-        if sandbox.worker == LOCAL_WORKER {
+        if sandbox.worker.is_local() {
             let entry = self.registry.get(&sandbox.provider).ok_or_else(|| Unavailable::NotEnabled {
                 provider: sandbox.provider.clone(),
                 resource: Resource::Sandbox,
@@ -64,7 +61,7 @@ impl Control {
             return Ok(Arc::clone(&entry.provider));
         }
         let client = self.registry.remote_workers().client(&sandbox.worker, Some(&sandbox.provider));
-        let client = client.map_err(|error| provider_error(&sandbox.worker, error))?.ok_or_else(|| {
+        let client = client.map_err(|error| provider_error(sandbox.worker.as_str(), error))?.ok_or_else(|| {
             let worker = sandbox.worker.clone();
             Unavailable::WorkerUnknown { worker, sandbox: sandbox.id.clone() }
         })?;
@@ -156,7 +153,7 @@ impl Control {
     /// Returns whether the lease of a sandbox's worker is valid. An expired lease is left to the
     /// rules of leases.
     pub(in crate::control) async fn is_held(&self, sandbox: &Sandbox) -> Result<bool> {
-        if sandbox.worker == LOCAL_WORKER {
+        if sandbox.worker.is_local() {
             return Ok(true);
         }
         Ok(self.store.lease(sandbox.id.as_str()).await?.is_some_and(|lease| lease.is_valid(self.now())))

@@ -167,8 +167,8 @@ impl Control {
                 );
                 Change::Broke { error, at: now }
             };
-            tracing::warn!(id = %sandbox.id, worker = sandbox.worker, "giving up a sandbox whose lease has expired");
-            self.publish_action("lease_lapsed", Some(&sandbox.id), json!({"worker_id": sandbox.worker}));
+            tracing::warn!(id = %sandbox.id, worker = %sandbox.worker, "giving up a sandbox whose lease has expired");
+            self.publish_action("lease_lapsed", Some(&sandbox.id), json!({"worker_id": sandbox.worker.as_str()}));
             self.apply(&sandbox.id, change).await?;
         }
         Ok(())

@@ -227,7 +227,7 @@ pub fn sandbox(sandbox: &Sandbox) -> api::Sandbox {
         expires_at: time(sandbox.expires_at),
         metadata: api::StringMap(sandbox.metadata.clone()),
         owner_id: sandbox.owner.as_ref().map(ToString::to_string),
-        worker_id: Some(sandbox.worker.clone()),
+        worker_id: Some(sandbox.worker.to_string()),
         error: sandbox.error.clone(),
         auto_pause: sandbox.auto_pause.map(duration),
         on_disk: false,
