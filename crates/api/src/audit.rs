@@ -11,7 +11,7 @@ pub struct AuditEntry {
     /// Time of the row (RFC 3339, UTC).
     #[schema(format = DateTime)]
     pub created_at: String,
-    /// Caller: `admin`, `api_key`, `anonymous` or `worker:<id>`.
+    /// Caller: `admin`, `api_key`, `anonymous`, `owner:<id>` for a key of an owner, or `worker:<id>`.
     pub actor: String,
     /// Action, such as `quotas.update`; `key.refused` for a request with a refused key.
     pub action: String,

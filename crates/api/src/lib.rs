@@ -21,7 +21,7 @@
 //! - Connections out of a sandbox: [`EgressPolicy`], [`Egress`]; into it: [`ListeningPort`].
 //! - Secrets that are sent with them: [`SecretRequest`], [`Secret`].
 //! - Images: [`PullRequest`] gives a stream of [`PullProgress`]; [`Image`], [`ImageDetail`].
-//! - Owners: [`OwnerQuota`], [`OwnerUsage`], [`AdmissionDecision`].
+//! - Owners: [`OwnerQuota`], [`OwnerUsage`], [`AdmissionDecision`]; their keys: [`OwnerKeyRequest`], [`OwnerKey`].
 //! - The service: [`Health`], [`Readiness`], [`ProviderHealth`], [`Event`], [`AuditEntry`],
 //!   [`Metrics`], [`Diagnostics`].
 //! - Workers: [`Worker`], [`Heartbeat`], [`Lease`].
@@ -40,6 +40,7 @@ mod event;
 mod exec;
 mod file;
 mod image;
+mod key;
 mod map;
 mod metrics;
 mod operation;
@@ -76,6 +77,7 @@ pub use file::{
     PutFileRequest, Unpacked, WriteFileRequest,
 };
 pub use image::{Image, ImageDetail, ImageLayer, PruneImagesRequest, PrunedImages, PullProgress, PullRequest};
+pub use key::{CreatedOwnerKey, KeyFormat, KeyScope, OwnerKey, OwnerKeyRequest};
 pub use map::StringMap;
 pub use metrics::{Metrics, ProviderFigures, ProviderItem};
 pub use operation::OperationFigures;

@@ -11,6 +11,9 @@ use crate::{OwnerId, StringMap, TemplateName};
 pub struct Template {
     /// Name of the template, used in every path.
     pub name: String,
+    /// Owner; absent for a template of the operator, which every owner may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_id: Option<String>,
     /// Name of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,

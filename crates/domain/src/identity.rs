@@ -1,4 +1,4 @@
-//! Identifiers of owners, sandboxes and stores.
+//! Identifiers of owners, their keys, sandboxes and stores.
 
 use std::fmt;
 
@@ -185,6 +185,37 @@ impl fmt::Display for SnapshotId {
 }
 
 impl fmt::Debug for SnapshotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Identifier of an owner's key: `key-` and 16 characters of lower-case base32, which are 80 random bits. It says
+/// nothing about the key itself.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OwnerKeyId(String);
+
+impl OwnerKeyId {
+    /// Makes an id of 80 random bits.
+    #[must_use]
+    pub fn from_entropy(entropy: [u8; 10]) -> Self {
+        Self(format!("key-{}", base32(&entropy)))
+    }
+
+    /// Reads a text that [`OwnerKeyId::from_entropy`] made; `None` for anything else.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        is_token(text, "key-").then(|| Self(text.to_owned()))
+    }
+
+    /// Returns the id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for OwnerKeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

@@ -31,7 +31,9 @@
 //!   [`Lease`] on the sandbox.
 //! - Life: a [`State`] and the [`Event`]s that change it; a [`StopReason`] ends it.
 //!
-//! Identifiers are [`SandboxId`], [`SnapshotId`], [`OwnerId`], [`WorkerId`] and [`StoreId`].
+//! A key of an owner opens the parts of the API that its [`KeyScopes`] name.
+//!
+//! Identifiers are [`SandboxId`], [`SnapshotId`], [`OwnerId`], [`OwnerKeyId`], [`WorkerId`] and [`StoreId`].
 
 #![warn(missing_docs)]
 
@@ -43,6 +45,7 @@ mod chain;
 mod duration;
 mod egress;
 mod identity;
+mod key_scope;
 mod lease;
 mod limits;
 mod metadata;
@@ -68,9 +71,10 @@ pub use egress::{
     SecretUseError, SpecialAddress, Target, TargetError, Targets, decide_address, decide_host, embedded, special,
 };
 pub use identity::{
-    InvalidOwner, InvalidSandboxId, InvalidSnapshotId, OwnerId, SandboxId, SnapshotId, StoreId, base32,
+    InvalidOwner, InvalidSandboxId, InvalidSnapshotId, OwnerId, OwnerKeyId, SandboxId, SnapshotId, StoreId, base32,
 };
 pub use jiff::Timestamp;
+pub use key_scope::{KeyScope, KeyScopes};
 pub use lease::{Lease, LeaseRefused};
 pub use limits::{AboveMaximum, Limits};
 pub use metadata::{InvalidMetadata, Metadata};

@@ -340,8 +340,8 @@ impl Task {
         stats.depth = self.waiting as u64;
     }
 
-    fn publish(&self, kind: EventType, data: serde_json::Value) {
-        self.events.publish(kind, None, self.clock.now(), data);
+    fn publish(&self, owner: Option<&OwnerId>, kind: EventType, data: serde_json::Value) {
+        self.events.publish_of(owner, kind, self.clock.now(), data);
     }
 
     fn take(&mut self, message: Message) {
@@ -396,6 +396,7 @@ impl Task {
             if let Some(asking) = self.leave(ticket, |stats| stats.timed_out += 1) {
                 let waited_ms = waits.since.elapsed().as_millis() as u64;
                 self.publish(
+                    asking.new.sandbox.owner.as_ref(),
                     EventType::SpawnQueueTimeout,
                     json!({"reason": waits.denial.as_str(), "waited_ms": waited_ms}),
                 );
@@ -559,9 +560,10 @@ impl Task {
         }
         asking.waits = Some(Waits { since: Instant::now(), denial, room });
         self.waiting += 1;
-        self.waiting_of.insert(owner, own + 1);
+        self.waiting_of.insert(owner.clone(), own + 1);
         self.count(|stats| stats.queued += 1);
-        self.publish(EventType::SpawnQueued, json!({"reason": denial.as_str(), "depth": self.waiting}));
+        let data = json!({"reason": denial.as_str(), "depth": self.waiting});
+        self.publish(owner.as_ref(), EventType::SpawnQueued, data);
     }
 }
 

@@ -24,6 +24,7 @@ use crate::http;
 use crate::http::Listeners;
 use crate::http::Settings;
 use crate::http::peer::TrustedProxies;
+use crate::owner_keys::OwnerKeys;
 use crate::port_watch::PortWatch;
 use crate::provider_registry::Registry;
 use crate::rate_limit::RateLimiter;
@@ -69,6 +70,7 @@ impl App {
         let egress = Egress::new(egress, Arc::clone(&secrets), Arc::clone(&events), Arc::clone(&clock), stop.clone());
         let port_watch =
             PortWatch::new(policy.port_watch_interval, Arc::clone(&events), Arc::clone(&clock), stop.clone());
+        let owner_keys = Arc::new(OwnerKeys::new(Arc::clone(&clock)));
         let control = Control::assemble(ControlParts {
             store,
             registry,
@@ -79,6 +81,7 @@ impl App {
             egress,
             secrets,
             port_watch,
+            owner_keys,
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(task);
@@ -86,11 +89,13 @@ impl App {
         Self { control, stop, groups: vec![TaskGroup { name: "the admission", tasks }] }
     }
 
-    /// Reserves ids for events, and stores the heartbeat without which no spawn is placed here.
+    /// Reads the keys of owners, reserves ids for events, and stores the heartbeat without which no spawn is placed
+    /// here.
     ///
     /// # Errors
     /// If the store fails.
     pub async fn enroll(&self) -> control::Result<()> {
+        self.control.load_keys().await?;
         self.control.reserve_event_ids().await?;
         self.control.beat_own().await
     }

@@ -6,19 +6,25 @@
 
 mod credential;
 mod key;
+mod owner;
 pub mod preview;
 pub mod token;
 pub mod worker;
 
+use std::sync::Arc;
+
 use axum::http::{HeaderMap, HeaderName, header};
 
 use crate::config::{Auth, RouteGroup};
+use crate::owner_keys::{Found, OwnerKeys};
 
 use credential::{denied, single};
 use key::KeyHash;
+use owner::{CLOSED, lacks};
 
 pub use credential::Denied;
 pub use key::KeyId;
+pub use owner::{OwnerAccess, OwnerPrincipal};
 use worker::Workers;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -33,6 +39,8 @@ pub enum Principal {
     ApiKey(KeyId),
     /// Holder of the admin key.
     Admin(KeyId),
+    /// Holder of a key of an owner.
+    Owner(OwnerPrincipal),
     /// Worker with this id.
     Worker(String),
 }
@@ -43,6 +51,7 @@ impl Principal {
     pub fn key_id(&self) -> Option<&KeyId> {
         match self {
             Principal::ApiKey(id) | Principal::Admin(id) => Some(id),
+            Principal::Owner(owner) => Some(&owner.key_id),
             Principal::Anonymous | Principal::Worker(_) => None,
         }
     }
@@ -80,6 +89,7 @@ pub struct Access {
     fallback: bool,
     admin_only: Vec<RouteGroup>,
     workers: Workers,
+    owner_keys: Arc<OwnerKeys>,
 }
 
 /// Keys in the headers of one request.
@@ -94,8 +104,9 @@ struct Shown<'a> {
 impl Access {
     /// Builds the rules of this configuration.
     #[must_use]
-    pub fn new(auth: &Auth) -> Access {
+    pub fn new(auth: &Auth, owner_keys: Arc<OwnerKeys>) -> Access {
         Access {
+            owner_keys,
             enabled: auth.enabled,
             api_key: auth.api_key.as_ref().map(KeyHash::of),
             admin_key: auth.admin_api_key.as_ref().map(KeyHash::of),
@@ -117,11 +128,17 @@ impl Access {
             .map(|key| self.whose(key, "the key in `X-API-Key` or `Authorization` is not valid for this service"));
         let admin = shown.admin.map(|key| {
             let principal = self.whose(key, "the key in `X-Admin-API-Key` is not the admin key of this service")?;
-            if let Principal::ApiKey(tried) = principal {
-                let message = "`X-Admin-API-Key` holds the API key; send that as `X-API-Key`";
-                return Err(Denied { message, tried: Some(tried) });
+            match principal {
+                Principal::ApiKey(tried) => {
+                    let message = "`X-Admin-API-Key` holds the API key; send that as `X-API-Key`";
+                    Err(Denied::of(message, Some(tried)))
+                }
+                Principal::Owner(owner) => {
+                    let message = "`X-Admin-API-Key` holds a key of an owner; send that as `X-API-Key`";
+                    Err(Denied::of(message, Some(owner.key_id)))
+                }
+                Principal::Anonymous | Principal::Admin(_) | Principal::Worker(_) => Ok(principal),
             }
-            Ok(principal)
         });
         match (api.transpose()?, admin.transpose()?) {
             (_, Some(principal)) | (Some(principal), None) => Ok(principal),
@@ -143,11 +160,17 @@ impl Access {
         self.authenticate(&own)
     }
 
-    /// Returns the caller whom [`Access::authenticate`] found, if it may use what `demand` guards.
+    /// Returns the caller whom [`Access::authenticate`] found, if it may use what `demand` guards. The holder of an
+    /// owner's key always may: [`Access::check_owner_access`] decides on it.
     ///
     /// # Errors
     /// [`Denied`] if it may not.
     pub fn authorize(&self, found: Result<Principal, Denied>, demand: Demand) -> Result<Principal, Denied> {
+        match &found {
+            Ok(Principal::Owner(_)) => return found,
+            Err(denied) if denied.has_ended && demand != Demand::Nothing => return found,
+            Ok(_) | Err(_) => {}
+        }
         match demand {
             Demand::AdminKey => self.authorize_admin(found),
             Demand::Group(group) if self.admin_only.contains(&group) => self.authorize_admin(found),
@@ -155,10 +178,34 @@ impl Access {
                 Principal::Anonymous => {
                     Err(denied("this service requires a key; send it as `X-API-Key`, or as `Authorization: Bearer`"))
                 }
-                found @ (Principal::ApiKey(_) | Principal::Admin(_) | Principal::Worker(_)) => Ok(found),
+                found @ (Principal::ApiKey(_) | Principal::Admin(_) | Principal::Owner(_) | Principal::Worker(_)) => {
+                    Ok(found)
+                }
             },
             // No key is required, so a wrong one is ignored.
             Demand::Nothing | Demand::Key | Demand::Group(_) => Ok(found.unwrap_or(Principal::Anonymous)),
+        }
+    }
+
+    /// Checks that a holder of an owner's key may use a route with these rules. Other callers are none of its
+    /// business.
+    ///
+    /// # Errors
+    /// The message for the caller if it may not.
+    pub fn check_owner_access(
+        &self,
+        principal: &Principal,
+        demand: Demand,
+        access: OwnerAccess,
+    ) -> Result<(), &'static str> {
+        let Principal::Owner(holder) = principal else { return Ok(()) };
+        match (demand, access) {
+            (Demand::Nothing, _) => Ok(()),
+            (Demand::Group(group), _) if self.admin_only.contains(&group) => Err(CLOSED),
+            (_, OwnerAccess::Closed) => Err(CLOSED),
+            (_, OwnerAccess::Any) => Ok(()),
+            (_, OwnerAccess::Scope(scope)) if holder.key.scopes().allow(scope) => Ok(()),
+            (_, OwnerAccess::Scope(scope)) => Err(lacks(scope)),
         }
     }
 
@@ -167,7 +214,7 @@ impl Access {
         headers.remove(API_KEY);
         headers.remove(ADMIN_KEY);
         // Of two, or of one that cannot be read, none is passed on.
-        let is_ours = bearer(headers).map_or(true, |key| key.is_some_and(|key| self.whose(key, "").is_ok()));
+        let is_ours = bearer(headers).map_or(true, |key| key.is_some_and(|key| self.knows(key)));
         if is_ours {
             headers.remove(header::AUTHORIZATION);
         }
@@ -185,10 +232,15 @@ impl Access {
         }
     }
 
-    /// Returns whether the caller may see all details: where no key is required, or one was sent.
+    /// Returns whether the caller may see all details: where no key is required, or one was sent. An owner's key
+    /// shows none of the service's.
     #[must_use]
     pub fn tells_all(&self, principal: &Principal) -> bool {
-        !self.enabled || matches!(principal, Principal::ApiKey(_) | Principal::Admin(_))
+        match principal {
+            Principal::ApiKey(_) | Principal::Admin(_) => true,
+            Principal::Anonymous | Principal::Worker(_) => !self.enabled,
+            Principal::Owner(_) => false,
+        }
     }
 
     /// Returns whether `auth.enabled` is true.
@@ -229,11 +281,11 @@ impl Access {
         }
         match found? {
             principal @ Principal::Admin(_) => Ok(principal),
-            Principal::ApiKey(tried) => Err(Denied {
-                message: "the API key does not give access to this route; send the admin key as `X-Admin-API-Key`",
-                tried: Some(tried),
-            }),
-            Principal::Anonymous | Principal::Worker(_) => {
+            Principal::ApiKey(tried) => Err(Denied::of(
+                "the API key does not give access to this route; send the admin key as `X-Admin-API-Key`",
+                Some(tried),
+            )),
+            Principal::Anonymous | Principal::Owner(_) | Principal::Worker(_) => {
                 Err(denied("this route requires the admin key; send it as `X-Admin-API-Key`"))
             }
         }
@@ -250,8 +302,27 @@ impl Access {
         } else if is_api {
             Ok(Principal::ApiKey(given.id()))
         } else {
-            Err(Denied { message: otherwise, tried: Some(given.id()) })
+            self.owner_of(&given).unwrap_or_else(|| Err(Denied::of(otherwise, Some(given.id()))))
         }
+    }
+
+    /// Returns the holder of the owner's key with this hash, or the refusal of a key that has ended; `None` if
+    /// there is no such key.
+    fn owner_of(&self, given: &KeyHash) -> Option<Result<Principal, Denied>> {
+        let (message, key) = match self.owner_keys.find(given.bytes())? {
+            Found::Valid(key) => {
+                let key_id = KeyId::of_owner_key(key.id());
+                return Some(Ok(Principal::Owner(OwnerPrincipal { key, key_id })));
+            }
+            Found::Revoked(key) => ("this key was revoked; ask the operator for a new one", key),
+            Found::Expired(key) => ("this key has expired; ask the operator for a new one", key),
+        };
+        Some(Err(Denied { message, tried: Some(KeyId::of_owner_key(key.id())), has_ended: true }))
+    }
+
+    /// Returns whether this is a key of this service, which may have ended.
+    fn knows(&self, key: &[u8]) -> bool {
+        self.whose(key, "").map_or_else(|denied| denied.has_ended, |_| true)
     }
 }
 

@@ -14,7 +14,10 @@ mod guest;
 mod images;
 mod invalid;
 mod keyed_lock;
+mod keys;
 mod limit;
+mod owner_cache;
+mod owners;
 mod pause;
 mod policy;
 mod pool;
@@ -44,6 +47,7 @@ pub use guest::exec::{ExecCommand, ExecOutcome, ExecRequest, Handle, Interactive
 pub use guest::processes::{AttachedProcess, ProcessRef, StartProcess};
 pub use guest::reverse_ports::{Listener, Refuser, Taken};
 pub use images::Pull;
+pub use keys::{KeyFormat, NewKey, NewKeyRequest};
 pub use limit::Limit;
 pub use pause::Pause;
 pub(crate) use pause::auto_pause::Idle;
@@ -57,6 +61,7 @@ pub use snapshots::NewSnapshotRequest;
 pub use snapshots::fork::ForkRequest;
 pub use spawn::admission::Decision;
 pub use spawn::{SpawnRequest, Spawned};
+pub use templates::Templates;
 pub use unavailable::{Diagnosis, Unavailable};
 pub use usage::sandbox_stats::{SandboxStats, StatTotals, totals};
 pub use usage::stats::Stored;
@@ -69,6 +74,6 @@ pub use workers::worker_role::Held;
 
 pub use store::workers::{Heartbeat, LeaseCounts};
 pub use store::{
-    AuditEntry, AuditFilter, Counts, Cursor, IdempotencyKey, ListFilter, NewAuditEntry, OwnerQuota, QuotaSummary,
-    Sandbox, Snapshot, SnapshotCursor, SnapshotFilter, StoredSecret, Template,
+    AuditEntry, AuditFilter, Counts, Cursor, IdempotencyKey, ListFilter, NewAuditEntry, OwnerKey, OwnerQuota,
+    QuotaSummary, Sandbox, Snapshot, SnapshotCursor, SnapshotFilter, StoredSecret, Template, TemplateCursor,
 };

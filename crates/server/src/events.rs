@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use domain::{SandboxId, Timestamp};
+use domain::{OwnerId, SandboxId, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
@@ -225,6 +225,8 @@ pub struct Event {
     pub kind: EventType,
     /// Sandbox that it happened to, if any.
     pub sandbox: Option<SandboxId>,
+    /// Owner of what it happened to, if that is no sandbox.
+    pub owner: Option<OwnerId>,
     pub at: Timestamp,
     /// Details of the event: an object.
     pub data: Value,
@@ -284,6 +286,15 @@ impl Events {
     /// Publishes an event. Waits neither for a slow reader nor for the store. An event for which
     /// no id is left is reported to readers as lost.
     pub fn publish(&self, kind: EventType, sandbox: Option<&SandboxId>, at: Timestamp, data: Value) {
+        self.append(|id| Event { id, kind, sandbox: sandbox.cloned(), owner: None, at, data });
+    }
+
+    /// Publishes an event about something of `owner` that is no sandbox; as [`Events::publish`] without an owner.
+    pub fn publish_of(&self, owner: Option<&OwnerId>, kind: EventType, at: Timestamp, data: Value) {
+        self.append(|id| Event { id, kind, sandbox: None, owner: owner.cloned(), at, data });
+    }
+
+    fn append(&self, event: impl FnOnce(u64) -> Event) {
         let (latest, is_low) = {
             let mut history = self.lock();
             history.total += 1;
@@ -295,7 +306,7 @@ impl Events {
                 if history.ring.len() == HISTORY_MAX {
                     history.ring.pop_front();
                 }
-                history.ring.push_back(Arc::new(Event { id, kind, sandbox: sandbox.cloned(), at, data }));
+                history.ring.push_back(Arc::new(event(id)));
             }
             (history.next - 1, history.wants_ids())
         };

@@ -8,6 +8,7 @@ mod authority;
 mod body;
 mod caller;
 mod error;
+mod key_life;
 mod middleware;
 pub mod peer;
 mod policy;

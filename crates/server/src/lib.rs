@@ -14,6 +14,7 @@ mod heartbeat;
 mod hop_by_hop;
 mod http;
 mod operation_metrics;
+mod owner_keys;
 mod port_watch;
 mod process;
 mod provider_registry;

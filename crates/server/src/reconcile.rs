@@ -35,6 +35,8 @@ use crate::control::Sandbox;
 const ROWS_EVERY: Duration = Duration::from_millis(500);
 /// Interval at which the rows of refused keys are updated.
 const REFUSALS_EVERY: Duration = Duration::from_secs(5);
+/// Interval at which the last uses of keys are stored.
+const KEY_USES_EVERY: Duration = Duration::from_secs(60);
 /// Interval at which old rows of ended sandboxes are deleted.
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
 /// Pause before event ids are requested again after the store failed.
@@ -88,11 +90,13 @@ async fn look_at_rows(control: Arc<Control>) {
     let mut rows = interval(ROWS_EVERY);
     let mut refusals = interval(REFUSALS_EVERY);
     let mut retention = interval(RETENTION_EVERY);
+    let mut key_uses = interval(KEY_USES_EVERY);
     loop {
         let (job, outcome) = tokio::select! {
             biased;
             _ = rows.tick() => ("rows", sweep_rows(&control, &mut removals).await),
             _ = refusals.tick() => ("refused keys", control.flush_refusals().await),
+            _ = key_uses.tick() => ("uses of keys", control.store_key_uses().await),
             _ = retention.tick() => ("retention", forget(&control).await),
         };
         report(job, outcome);
@@ -189,6 +193,7 @@ pub(crate) async fn settle(control: &Arc<Control>) {
 async fn sweep_rows(control: &Arc<Control>, removals: &mut Removals) -> Result<()> {
     // Expiry is not judged before a step of the clock is handled.
     follow_clock(control).await?;
+    control.owner_keys().end_expired();
     report("silence", control.notice_silence().await);
     report("leases", control.settle_leases().await);
     // Rows in `destroying` before new ones, so that only these count as left over.
@@ -257,6 +262,10 @@ async fn forget(control: &Control) -> Result<()> {
     let purged = control.store().purge_ended(control.retention_ends_before(), control.now()).await?;
     if purged > 0 {
         tracing::debug!(purged, "deleted the rows of sandboxes that ended long ago");
+    }
+    let keys = control.purge_keys().await?;
+    if keys > 0 {
+        tracing::debug!(keys, "deleted keys that ended long ago");
     }
     let pruned = control.prune_audit().await?;
     if pruned > 0 {

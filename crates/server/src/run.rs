@@ -62,7 +62,7 @@ pub async fn run(config: Config, options: Options) -> Result<(), Failure> {
     warn_of_other_users(&config, rustix::process::geteuid().is_root());
     let mut app = App::compose(parts);
     app.enroll().await.map_err(|error| Failure::Store(error.into()))?;
-    let settings = settings::http(&config, preview_key, process, started);
+    let settings = settings::http(&config, preview_key, Arc::clone(app.control.owner_keys()), process, started);
     app.reconcile(&config.data_dir, settings.rate_limiter.clone(), worker_agent);
     app.serve(listeners, TrustedProxies::new(config.server.trusted_proxies.clone()), settings);
     let signal = StopSignal::listen();

@@ -78,6 +78,9 @@ impl Shutdown {
         }
         control.empty_warm_pool().await;
         control.tasks().close();
+        if let Err(error) = control.store_key_uses().await {
+            tracing::warn!(error = %Chain(&error), "cannot store when keys were last used");
+        }
         if let Err(error) = control.flush_refusals().await {
             tracing::warn!(error = %Chain(&error), "some refused keys are not counted");
         }

@@ -9,7 +9,7 @@ use super::error::Result;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewAuditEntry {
     pub created_at: Timestamp,
-    /// Caller: `admin`, `api_key`, `anonymous` or `worker:<id>`.
+    /// Caller: `admin`, `api_key`, `anonymous`, `owner:<id>` for a key of an owner, or `worker:<id>`.
     pub actor: String,
     /// Action, such as `quota.save`.
     pub action: String,

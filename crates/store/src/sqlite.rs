@@ -6,6 +6,7 @@ mod connections;
 mod database;
 mod egress;
 mod ended;
+mod keys;
 mod list;
 mod maintenance;
 mod placement;

@@ -2,6 +2,7 @@
 
 mod audit;
 pub(super) mod kept;
+mod keys;
 mod pool;
 mod secrets;
 mod snapshots;
@@ -18,7 +19,10 @@ use domain::{
 };
 
 use super::admission::KEY_LIFETIME;
-use super::{Admitted, Applied, Change, IdempotencyKey, ListFilter, NewSandbox, Page, QuotaSummary, Sandbox, Store};
+use super::{
+    Admitted, Applied, Change, IdempotencyKey, ListFilter, NewSandbox, Page, QuotaSummary, Sandbox, Store,
+    TemplateFilter,
+};
 use crate::clock::{after, from_ms};
 
 /// Runs every case. `open` opens the same store each time.
@@ -48,6 +52,8 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     a_key_is_free_when_nobody_got_its_sandbox(store).await;
     policies_on_connections_are_kept_with_a_sandbox(store).await;
     templates::are_kept_by_name(store).await;
+    templates::have_owners_whose_names_do_not_meet(store).await;
+    keys::run(store).await;
     secrets::are_kept_by_name(store).await;
     secrets::an_authority_is_kept_with_a_sandbox(store).await;
     snapshots::run(store).await;
@@ -69,7 +75,10 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     store.close().await;
     let reopened = open().await;
     assert_eq!(reopened.id(), &id, "a store keeps its name");
-    assert!(!reopened.templates(None, 9).await.unwrap().is_empty(), "a store keeps what it holds");
+    assert!(
+        !reopened.templates(&TemplateFilter::All, None, 9).await.unwrap().is_empty(),
+        "a store keeps what it holds"
+    );
     assert!(reopened.reserve_event_ids(1).await.unwrap().start >= last_event_id, "event ids rise across restarts");
     reopened.close().await;
 }

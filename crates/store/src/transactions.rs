@@ -12,12 +12,13 @@ use domain::{
 use super::admission::{Admitted, NewSandbox};
 use super::audit::AuditStore;
 use super::error::Result;
+use super::keys::KeyStore;
 use super::pool::PoolStore;
 use super::quotas::{OwnerQuota, QuotaSummary};
 use super::sandboxes::{Applied, Change, Counts, Cursor, ListFilter, Page, Sandbox};
 use super::secrets::{NewSecret, StoredSecret};
 use super::snapshots::SnapshotStore;
-use super::templates::{Inserted, Template};
+use super::templates::{Inserted, Template, TemplateBounds, TemplateCursor, TemplateFilter};
 use super::workers::Workers;
 
 /// Care for the files and the clock of an engine, beside the transactions of the service.
@@ -48,7 +49,9 @@ pub trait Maintenance {
 
 /// Transactions of the store.
 #[async_trait]
-pub trait Store: AuditStore + Maintenance + PoolStore + SnapshotStore + Workers + fmt::Debug + Send + Sync {
+pub trait Store:
+    AuditStore + KeyStore + Maintenance + PoolStore + SnapshotStore + Workers + fmt::Debug + Send + Sync
+{
     /// Returns the id of this store, which stays the same for as long as the store exists.
     fn id(&self) -> &StoreId;
 
@@ -134,20 +137,35 @@ pub trait Store: AuditStore + Maintenance + PoolStore + SnapshotStore + Workers 
     /// between.
     async fn purge_ended(&self, before: Timestamp, now: Timestamp) -> Result<u64>;
 
-    /// Stores a new template, unless there are `rows_max`.
-    async fn insert_template(&self, template: &Template, rows_max: u64) -> Result<Inserted>;
+    /// Stores a new template, unless its owner has one of its name, or a bound is reached.
+    async fn insert_template(&self, template: &Template, bounds: TemplateBounds) -> Result<Inserted>;
 
-    /// Replaces a template's options. Returns the stored row, or `None` if there is no such
-    /// template.
-    async fn update_template(&self, name: &str, options: &SpawnOptions, at: Timestamp) -> Result<Option<Template>>;
+    /// Replaces the options of an owner's template, or of the operator's for `None`. Returns the stored row, or
+    /// `None` if there is no such template.
+    async fn update_template(
+        &self,
+        owner: Option<&OwnerId>,
+        name: &str,
+        options: &SpawnOptions,
+        at: Timestamp,
+    ) -> Result<Option<Template>>;
 
-    async fn template(&self, name: &str) -> Result<Option<Template>>;
+    /// Returns a template of `owner`, or of the operator for `None`.
+    async fn template(&self, owner: Option<&OwnerId>, name: &str) -> Result<Option<Template>>;
 
-    /// Returns templates by name, those after `after`, at most `limit`.
-    async fn templates(&self, after: Option<&str>, limit: u32) -> Result<Vec<Template>>;
+    /// Returns the template that `owner` means by this name: its own, else the operator's.
+    async fn usable_template(&self, owner: &OwnerId, name: &str) -> Result<Option<Template>>;
+
+    /// Returns templates by name and owner, those after `after`, at most `limit`.
+    async fn templates(
+        &self,
+        filter: &TemplateFilter,
+        after: Option<&TemplateCursor>,
+        limit: u32,
+    ) -> Result<Vec<Template>>;
 
     /// Removes a template; `false` if there is none.
-    async fn delete_template(&self, name: &str) -> Result<bool>;
+    async fn delete_template(&self, owner: Option<&OwnerId>, name: &str) -> Result<bool>;
 
     /// Reserves `count` numbers for event ids. No two calls, in this process or a later one,
     /// return the same number, and later calls return higher ones. The reservation survives a

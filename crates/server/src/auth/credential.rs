@@ -11,11 +11,21 @@ pub struct Denied {
     pub message: &'static str,
     /// Id of the key that was tried, if one was.
     pub tried: Option<KeyId>,
+    /// True if the key is that of an owner, and was revoked or has expired. It is refused even where no key is
+    /// required, because its holder would otherwise act without its owner.
+    pub has_ended: bool,
+}
+
+impl Denied {
+    /// Returns the refusal of a caller who tried this key, if any.
+    pub fn of(message: &'static str, tried: Option<KeyId>) -> Denied {
+        Denied { message, tried, has_ended: false }
+    }
 }
 
 /// Returns the refusal of a caller who tried no key.
 pub(super) fn denied(message: &'static str) -> Denied {
-    Denied { message, tried: None }
+    Denied::of(message, None)
 }
 
 /// Returns the value of a header, which may be sent once.

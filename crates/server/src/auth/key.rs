@@ -2,10 +2,12 @@
 
 use std::fmt::{self, Write as _};
 
+use domain::OwnerKeyId;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::config::Secret;
+use crate::owner_keys;
 
 /// Bytes of the hash that identify a key: enough to distinguish keys, too few to verify a guess
 /// of a whole key.
@@ -23,12 +25,17 @@ impl KeyHash {
 
     /// Returns the hash of a key as it was sent.
     pub fn of_bytes(key: &[u8]) -> KeyHash {
-        KeyHash(Sha256::digest(key).into())
+        KeyHash(owner_keys::hash(key))
     }
 
     /// Returns whether both are hashes of the same key, in constant time.
     pub fn matches(&self, other: &KeyHash) -> bool {
         self.0.ct_eq(&other.0).into()
+    }
+
+    /// Returns the hash, which is also that of an owner's key.
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
     }
 
     /// Returns the id of the key for logs and the audit history.
@@ -50,11 +57,16 @@ impl fmt::Debug for KeyHash {
 }
 
 /// Id that distinguishes keys in the log, the audit history and the rate limiter without
-/// revealing them: 12 hexadecimal digits.
+/// revealing them: the id of an owner's key, or 12 hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KeyId(String);
 
 impl KeyId {
+    /// Returns the id of an owner's key.
+    pub(super) fn of_owner_key(id: &OwnerKeyId) -> Self {
+        Self(id.to_string())
+    }
+
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,9 +1,15 @@
 //! Tests of every rule about keys, as tables.
 
+use std::time::Duration;
+
 use axum::http::HeaderValue;
+use domain::{KeyScope, OwnerId, OwnerKeyId, Timestamp};
+use store::OwnerKey;
+use store::clock::{Clock, SteadyClock, after};
 
 use super::*;
 use crate::config::Secret;
+use crate::owner_keys;
 
 /// Builds the access rules with `api` and `admin` as the configured keys.
 fn access(enabled: bool, api: Option<&str>, admin: Option<&str>, fallback: bool) -> Access {
@@ -15,7 +21,27 @@ fn access(enabled: bool, api: Option<&str>, admin: Option<&str>, fallback: bool)
         fallback,
         admin_only: Vec::new(),
         workers: Workers::default(),
+        owner_keys: Arc::new(OwnerKeys::new(Arc::new(SteadyClock::start()))),
     }
+}
+
+/// Adds a key of the owner `ann`.
+fn add_key(access: &Access, text: &str, scopes: &[KeyScope], change: impl FnOnce(&mut OwnerKey)) {
+    let now = SteadyClock::start().now();
+    let mut row = OwnerKey {
+        id: OwnerKeyId::from_entropy(owner_keys::hash(text.as_bytes())[..10].try_into().unwrap()),
+        name: None,
+        owner: OwnerId::parse("ann").unwrap(),
+        scopes: scopes.iter().copied().collect(),
+        hash: owner_keys::hash(text.as_bytes()),
+        prefix: String::new(),
+        created_at: now,
+        expires_at: Some(after(now, Duration::from_secs(600))),
+        revoked_at: None,
+        last_used_at: None,
+    };
+    change(&mut row);
+    access.owner_keys.insert([row]);
 }
 
 fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
@@ -33,6 +59,7 @@ fn outcome(access: &Access, demand: Demand, lines: &[(&'static str, &str)]) -> R
         Ok(Principal::ApiKey(_)) => Ok("api"),
         Ok(Principal::Admin(_)) => Ok("admin"),
         Ok(Principal::Worker(_)) => Ok("worker"),
+        Ok(Principal::Owner(_)) => Ok("owner"),
         Err(denied) => Err(denied.message),
     }
 }
@@ -200,5 +227,82 @@ fn what_is_asked_for_is_what_opens() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_key_of_an_owner_is_accepted_where_the_api_key_is() {
+    for enabled in [true, false] {
+        let access = access(enabled, Some("k-api"), Some("k-admin"), true);
+        add_key(&access, "k-ann", &KeyScope::ALL, |_| {});
+        for demand in [Demand::Nothing, Demand::Key, Demand::AdminKey, Demand::Group(RouteGroup::Events)] {
+            opens(&access, demand, &[("x-api-key", "k-ann")], "owner");
+            opens(&access, demand, &[("authorization", "Bearer k-ann")], "owner");
+        }
+        opens(&access, Demand::Key, &[("x-api-key", "k-ann"), ("x-admin-api-key", "k-admin")], "admin");
+        refuses(&access, Demand::AdminKey, &[("x-admin-api-key", "k-ann")], "holds a key of an owner");
+    }
+}
+
+#[test]
+fn a_key_of_an_owner_that_has_ended_is_refused_even_where_no_key_is_required() {
+    for enabled in [true, false] {
+        let access = access(enabled, Some("k-api"), None, true);
+        add_key(&access, "k-old", &KeyScope::ALL, |row| row.expires_at = Some(row.created_at));
+        add_key(&access, "k-gone", &KeyScope::ALL, |row| row.revoked_at = Some(Timestamp::UNIX_EPOCH));
+        for demand in [Demand::Key, Demand::AdminKey, Demand::Group(RouteGroup::Events)] {
+            refuses(&access, demand, &[("x-api-key", "k-old")], "has expired");
+            refuses(&access, demand, &[("authorization", "Bearer k-gone")], "was revoked");
+        }
+        opens(&access, Demand::Nothing, &[("x-api-key", "k-gone")], "anonymous");
+        let denied = access.authenticate(&headers(&[("x-api-key", "k-gone")])).unwrap_err();
+        assert!(denied.tried.unwrap().as_str().starts_with("key-"));
+        refuses(&access, Demand::AdminKey, &[("x-api-key", "k-gon")], "not valid for this service");
+    }
+}
+
+#[test]
+fn a_key_of_an_owner_opens_what_its_scopes_name_and_nothing_of_the_operator() {
+    let mut access = access(true, Some("k-api"), Some("k-admin"), true);
+    access.admin_only = vec![RouteGroup::Templates];
+    add_key(&access, "k-ann", &[KeyScope::Templates, KeyScope::SandboxesWrite], |_| {});
+    let owner = access.authenticate(&headers(&[("x-api-key", "k-ann")])).unwrap();
+    let (group, closed) = (Demand::Group(RouteGroup::Templates), Err("the operator's"));
+    for (demand, rule, expected) in [
+        (Demand::Key, OwnerAccess::Any, Ok(())),
+        (Demand::Key, OwnerAccess::Closed, closed),
+        (Demand::AdminKey, OwnerAccess::Closed, closed),
+        (Demand::Nothing, OwnerAccess::Closed, Ok(())),
+        (Demand::Key, OwnerAccess::Scope(KeyScope::Templates), Ok(())),
+        (Demand::AdminKey, OwnerAccess::Scope(KeyScope::Templates), Ok(())),
+        (Demand::Key, OwnerAccess::Scope(KeyScope::SandboxesRead), Ok(())),
+        (Demand::Key, OwnerAccess::Scope(KeyScope::Events), Err("scope `events`")),
+        (group, OwnerAccess::Scope(KeyScope::Templates), closed),
+        (Demand::Group(RouteGroup::Events), OwnerAccess::Scope(KeyScope::Templates), Ok(())),
+    ] {
+        let outcome = access.check_owner_access(&owner, demand, rule);
+        match (outcome, expected) {
+            (Ok(()), Ok(())) => {}
+            (Err(message), Err(words)) => assert!(message.contains(words), "{rule:?}: {message}"),
+            (outcome, _) => panic!("{demand:?} {rule:?}: {outcome:?}"),
+        }
+    }
+    for scope in KeyScope::ALL {
+        assert!(lacks(scope).contains(&format!("scope `{scope}`")));
+    }
+    let other = access.authenticate(&headers(&[("x-api-key", "k-api")])).unwrap();
+    assert_eq!(access.check_owner_access(&other, Demand::Key, OwnerAccess::Closed), Ok(()));
+    assert!(!access.tells_all(&owner));
+}
+
+#[test]
+fn a_key_of_an_owner_never_reaches_a_program() {
+    let access = access(true, Some("k-api"), None, true);
+    add_key(&access, "k-ann", &KeyScope::ALL, |_| {});
+    add_key(&access, "k-gone", &KeyScope::ALL, |row| row.revoked_at = Some(Timestamp::UNIX_EPOCH));
+    for (key, is_passed_on) in [("k-ann", false), ("k-gone", false), ("k-other", true)] {
+        let mut passed = headers(&[("authorization", &format!("Bearer {key}"))]);
+        access.remove_keys(&mut passed);
+        assert_eq!(passed.contains_key("authorization"), is_passed_on, "{key}");
     }
 }

@@ -70,7 +70,7 @@ impl Workers {
             return Err(denied("the worker `local` is this server itself; give the worker another id"));
         }
         let tried = Some(KeyHash::of_bytes(token).id());
-        let scopes = self.scopes(id, token, now).map_err(|message| Denied { message, tried })?;
+        let scopes = self.scopes(id, token, now).map_err(|message| Denied::of(message, tried))?;
         Ok(WorkerClaims { id: id.to_owned(), scopes })
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::{SandboxId, State, StopReason};
+use domain::{OwnerId, SandboxId, State, StopReason};
 use futures_util::{FutureExt, StreamExt, stream};
 use providers::Chain;
 
@@ -167,11 +167,12 @@ impl Control {
         runtime.stop(&sandbox.id).await.map_err(|error| runtime_error(sandbox, error))
     }
 
-    /// Destroys expired sandboxes that have not been removed yet. Returns their number.
+    /// Destroys expired sandboxes that have not been removed yet. Returns their number; for a `viewer` only of those
+    /// that are its own.
     ///
     /// # Errors
     /// Only if the store fails. A failed removal is retried by the reconciler and still counts.
-    pub async fn prune(self: &Arc<Self>) -> Result<u64> {
+    pub async fn prune(self: &Arc<Self>, viewer: Option<&OwnerId>) -> Result<u64> {
         let mut pruned = 0;
         loop {
             let due = self.store.due(self.now(), PRUNE_BATCH).await?;
@@ -182,7 +183,8 @@ impl Control {
             for id in due {
                 doomed.extend(self.begin_destroy(&id, StopReason::Expired).await?);
             }
-            pruned += doomed.len() as u64;
+            let is_counted = |sandbox: &&Sandbox| viewer.is_none_or(|viewer| sandbox.owner.as_ref() == Some(viewer));
+            pruned += doomed.iter().filter(is_counted).count() as u64;
             let removals = stream::iter(doomed).map(|sandbox| async move {
                 // A removal that takes longer goes on; a failed one is retried by the
                 // reconciler.

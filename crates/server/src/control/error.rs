@@ -42,6 +42,9 @@ pub enum Error {
     /// The object that the request names does not exist.
     #[error("{0} `{1}` does not exist")]
     NotFound(Resource, String),
+    /// The object is the operator's: the caller may use it, and not change it.
+    #[error("the {0} `{1}` is the operator's, and a key of an owner cannot change it; save your own under that name")]
+    OfOperator(Resource, String),
     /// The provider that the request names does not exist.
     #[error("there is no provider `{name}`; this server has {known}")]
     NoProvider {

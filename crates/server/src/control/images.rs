@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use domain::Asker;
+use domain::{Asker, OwnerId};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use images::{Archive, Detail, Image, Images, Progress, Pruned};
@@ -16,6 +16,7 @@ use super::full::Full;
 use super::invalid::InvalidImage;
 use super::resource::Resource;
 use super::service::Control;
+use super::snapshots::image_names::is_of_snapshot;
 use super::unavailable::Unavailable;
 use crate::events::EventType;
 use store::Sandbox;
@@ -30,20 +31,29 @@ const PROGRESS_MAX: usize = 16;
 pub type Pull = BoxStream<'static, Result<Progress>>;
 
 impl Control {
-    /// Lists all images by name.
+    /// Lists all images by name; for a `viewer` without those of snapshots, which have owners.
     ///
     /// # Errors
     /// If the image store cannot be read.
-    pub async fn images(&self) -> Result<Vec<Image>> {
-        self.image_store()?.list().await.map_err(|error| fault("", error))
+    pub async fn images(&self, viewer: Option<&OwnerId>) -> Result<Vec<Image>> {
+        let images = self.image_store()?.list().await.map_err(|error| fault("", error))?;
+        Ok(if viewer.is_some() { images.into_iter().filter_map(shared).collect() } else { images })
     }
 
-    /// Returns one image, by name or digest.
+    /// Returns one image, by name or digest; for a `viewer` none of a snapshot, which has an owner.
     ///
     /// # Errors
     /// [`Error::NotFound`] if it is not in the store, [`Error::InvalidImage`] for a bad name.
-    pub async fn image(&self, name: &str) -> Result<Detail> {
-        self.image_store()?.inspect(name).await.map_err(|error| fault(name, error))
+    pub async fn image(&self, name: &str, viewer: Option<&OwnerId>) -> Result<Detail> {
+        let missing = || Error::NotFound(Resource::Image, name.to_owned());
+        if viewer.is_some() && is_of_snapshot(name) {
+            return Err(missing());
+        }
+        let mut detail = self.image_store()?.inspect(name).await.map_err(|error| fault(name, error))?;
+        if viewer.is_some() {
+            detail.image = shared(detail.image).ok_or_else(missing)?;
+        }
+        Ok(detail)
     }
 
     /// Pulls an image from its registry. The pull goes on when the stream is dropped, until
@@ -196,6 +206,12 @@ impl Control {
             (None, None) => {}
         }
     }
+}
+
+/// Returns an image with the names that are no snapshot's, if it has any.
+fn shared(mut image: Image) -> Option<Image> {
+    image.names.retain(|name| !is_of_snapshot(name));
+    (!image.names.is_empty()).then_some(image)
 }
 
 /// An image that a box waits for.

@@ -52,6 +52,9 @@ pub enum Cap {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counted {
     Templates,
+    /// Templates of one owner.
+    TemplatesOfOwner,
+    Keys,
     Quotas,
     Secrets,
     Workers,
@@ -131,6 +134,15 @@ impl Counted {
     fn write_too_many(self, max: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Counted::Templates => write!(f, "the limit of {max} templates (`limits.max_templates`) is reached")?,
+            Counted::TemplatesOfOwner => {
+                write!(f, "the limit of {max} templates of one owner, a tenth of `limits.max_templates`, is reached")?
+            }
+            Counted::Keys => {
+                return write!(
+                    f,
+                    "the limit of {max} keys (`auth.max_keys`) is reached; revoke one that is no longer needed"
+                );
+            }
             Counted::Quotas => write!(f, "the limit of {max} quotas (`limits.max_quotas`) is reached")?,
             Counted::Secrets => write!(f, "the limit of {max} secrets is reached")?,
             Counted::Snapshots => write!(f, "the limit of {max} snapshots (`snapshots.max`) is reached")?,

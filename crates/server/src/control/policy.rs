@@ -38,6 +38,8 @@ pub struct Policy {
     pub audit: AuditBounds,
     /// Maximum number of templates.
     pub templates_max: u64,
+    /// Maximum number of keys of owners.
+    pub keys_max: u64,
     /// Bounds on snapshots.
     pub snapshots: SnapshotBounds,
     /// Maximum number of owners' quotas.

@@ -8,7 +8,7 @@ mod shared;
 
 use std::sync::Arc;
 
-use domain::{Denial, OwnerId, SandboxId, Timestamp};
+use domain::{Denial, SandboxId, Timestamp};
 use providers::Chain;
 
 use self::shared::follow;
@@ -42,17 +42,6 @@ impl Control {
     /// Returns whether users are isolated from each other, as in pool mode.
     pub fn separates_users(&self) -> bool {
         self.policy.pool.is_some()
-    }
-
-    /// Returns whether `user` may see the sandbox. Every user may learn that a sandbox does not
-    /// exist.
-    ///
-    /// # Errors
-    /// If the store fails.
-    pub async fn may_know(&self, id: &str, user: &OwnerId) -> Result<bool> {
-        let Ok(id) = SandboxId::parse(id) else { return Ok(true) };
-        let found = self.store.sandbox(&id).await?;
-        Ok(found.is_none_or(|sandbox| sandbox.owner.as_ref() == Some(user)))
     }
 
     /// Returns the parameters of a new sandbox's place in a shared box; `None` when pool mode is

@@ -40,7 +40,7 @@ impl Control {
         let saved = self.store.save_quota(owner, quota, self.now(), max).await?;
         let saved = saved.ok_or(Limit::TooMany { objects: Counted::Quotas, max })?;
         self.admission.quota_changed(owner);
-        self.publish(EventType::QuotaSaved, None, json!({"owner_id": owner.as_str()}));
+        self.publish_of(Some(owner), EventType::QuotaSaved, json!({"owner_id": owner.as_str()}));
         Ok(saved)
     }
 
@@ -53,7 +53,7 @@ impl Control {
             return Err(missing(owner));
         }
         self.admission.quota_changed(owner);
-        self.publish(EventType::QuotaDeleted, None, json!({"owner_id": owner.as_str()}));
+        self.publish_of(Some(owner), EventType::QuotaDeleted, json!({"owner_id": owner.as_str()}));
         Ok(())
     }
 

@@ -15,6 +15,7 @@ pub enum Resource {
     EgressList,
     Secret,
     Snapshot,
+    Key,
 }
 
 impl fmt::Display for Resource {
@@ -30,6 +31,7 @@ impl fmt::Display for Resource {
             Resource::EgressList => "egress list",
             Resource::Secret => "secret",
             Resource::Snapshot => "snapshot",
+            Resource::Key => "key",
         })
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use domain::{SandboxId, State, StopReason, Timestamp};
+use domain::{OwnerId, SandboxId, State, StopReason, Timestamp};
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -16,6 +16,7 @@ use super::conflict::Conflict;
 use super::disk::reservations::Reservations;
 use super::error::{Error, Result};
 use super::guest::reverse_ports::Announced;
+use super::owner_cache::Owners;
 use super::pause::activity::Pauses;
 use super::policy::Policy;
 use super::resource::Resource;
@@ -28,6 +29,7 @@ use crate::admission::{Admission, QueueStats};
 use crate::egress::Egress;
 use crate::events::{EventType, Events, ID_BLOCK};
 use crate::operation_metrics::{Operation, Operations};
+use crate::owner_keys::OwnerKeys;
 use crate::port_watch::PortWatch;
 use crate::provider_registry::Registry;
 use crate::secrets::Secrets;
@@ -65,6 +67,8 @@ pub struct Control {
     /// Disk space for the snapshots and machines that are being written.
     pub(super) reservations: Reservations,
     pub(super) warm: Warm,
+    pub(super) owner_keys: Arc<OwnerKeys>,
+    pub(super) owners: Owners,
 }
 
 /// Parts that [`Control`] is made of.
@@ -78,6 +82,7 @@ pub struct ControlParts {
     pub egress: Egress,
     pub secrets: Arc<Secrets>,
     pub port_watch: Arc<PortWatch>,
+    pub owner_keys: Arc<OwnerKeys>,
 }
 
 impl fmt::Debug for Control {
@@ -89,7 +94,8 @@ impl fmt::Debug for Control {
 impl Control {
     /// Creates the service from its parts, without starting any task.
     pub fn assemble(parts: ControlParts) -> Arc<Self> {
-        let ControlParts { store, registry, clock, policy, events, admission, egress, secrets, port_watch } = parts;
+        let ControlParts { store, registry, clock, policy, events, admission, egress, secrets, port_watch, owner_keys } =
+            parts;
         let warm = Warm::new(&policy.warm_pool);
         Arc::new(Self {
             store,
@@ -113,6 +119,8 @@ impl Control {
             pauses: Pauses::default(),
             snapshotting: Snapshotting::default(),
             reservations: Reservations::default(),
+            owner_keys,
+            owners: Owners::default(),
         })
     }
 
@@ -173,6 +181,11 @@ impl Control {
     /// Publishes an event; `data` is an object without secrets.
     pub(crate) fn publish(&self, kind: EventType, sandbox: Option<&SandboxId>, data: serde_json::Value) {
         self.events.publish(kind, sandbox, self.now(), data);
+    }
+
+    /// Publishes an event about something of `owner` that is no sandbox; without an owner it is about the service.
+    pub(crate) fn publish_of(&self, owner: Option<&OwnerId>, kind: EventType, data: serde_json::Value) {
+        self.events.publish_of(owner, kind, self.now(), data);
     }
 
     /// Publishes an action of the reconciler; `action` is one word.

@@ -3,6 +3,7 @@
 
 mod as_image;
 pub(super) mod fork;
+pub(super) mod image_names;
 pub(super) mod in_progress;
 mod spawn_options;
 
@@ -10,7 +11,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::SnapshotId;
+use domain::{OwnerId, SnapshotId};
 use providers::{Chain, Provider, Snapshots};
 use serde_json::json;
 
@@ -233,25 +234,27 @@ impl Control {
         Ok(self.store.snapshots(filter, after, limit).await?)
     }
 
-    /// Returns a snapshot that is ready.
+    /// Returns a snapshot that is ready, if it is of `viewer`; any for `None`.
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is none of this id.
-    pub async fn snapshot(&self, id: &str) -> Result<Snapshot> {
+    pub async fn snapshot(&self, id: &str, viewer: Option<&OwnerId>) -> Result<Snapshot> {
         self.check_not_shared()?;
         let missing = || Error::NotFound(Resource::Snapshot, id.to_owned());
         let parsed = SnapshotId::parse(id).map_err(|_| missing())?;
         let row = self.store.snapshot(&parsed).await?;
-        row.filter(|row| row.state == SnapshotState::Ready).ok_or_else(missing)
+        let is_seen = |row: &Snapshot| viewer.is_none_or(|viewer| row.owner.as_ref() == Some(viewer));
+        row.filter(|row| row.state == SnapshotState::Ready && is_seen(row)).ok_or_else(missing)
     }
 
-    /// Removes a snapshot. Sandboxes that were made of it go on. Goes on if the caller goes away.
+    /// Removes a snapshot, if it is of `viewer`; any for `None`. Sandboxes that were made of it go on. Goes on if the
+    /// caller goes away.
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is none of this id, and the provider's error if the removal failed;
     /// it is then retried.
-    pub async fn delete_snapshot(self: &Arc<Self>, id: &str) -> Result<()> {
-        let row = self.snapshot(id).await?;
+    pub async fn delete_snapshot(self: &Arc<Self>, id: &str, viewer: Option<&OwnerId>) -> Result<()> {
+        let row = self.snapshot(id, viewer).await?;
         let control = Arc::clone(self);
         let removal = self.tasks.spawn(async move {
             let started = Instant::now();
@@ -436,10 +439,10 @@ mod test {
         let kept = app.control.take_snapshot(id.as_str(), NewSnapshotRequest::default()).await.unwrap().id;
         let other = TestApp::builder().provider(TestProvider::new("other"));
         let later = other.store(Arc::clone(&app.control.store)).start().await;
-        let refused = later.control.delete_snapshot(kept.as_str()).await;
+        let refused = later.control.delete_snapshot(kept.as_str(), None).await;
         assert!(matches!(&refused, Err(Error::Unavailable(Unavailable::NotEnabled { .. }))), "{refused:?}");
-        later.control.snapshot(kept.as_str()).await.unwrap();
-        app.control.delete_snapshot(kept.as_str()).await.unwrap();
+        later.control.snapshot(kept.as_str(), None).await.unwrap();
+        app.control.delete_snapshot(kept.as_str(), None).await.unwrap();
     }
 
     #[test]

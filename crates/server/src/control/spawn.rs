@@ -31,7 +31,9 @@ pub struct SpawnRequest {
     pub options: SpawnOptions,
     /// Owner charged for the sandbox.
     pub owner: Option<OwnerId>,
-    /// Name of the template.
+    /// True if the caller holds a key of the owner, and may use nothing of others.
+    pub only_own: bool,
+    /// Name of the template: one of the owner, else the operator's.
     pub template: Option<String>,
     /// The caller's own key for this request.
     pub key: Option<IdempotencyKey>,

@@ -10,6 +10,7 @@ mod events;
 mod exec;
 mod files;
 mod images;
+mod keys;
 mod metrics;
 mod openapi;
 mod output;

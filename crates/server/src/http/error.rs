@@ -47,6 +47,10 @@ pub enum Refusal {
     SandboxOrigin,
     /// No key, or a wrong one. The text names the one that is required.
     Unauthorized(String),
+    /// A right key that does not open the route. The text says why.
+    Forbidden(&'static str),
+    /// An owner's key, and another owner in this part of the request.
+    OtherOwner(&'static str),
     /// The caller is above its rate limit.
     TooFast {
         /// Time after which the caller may ask again, in seconds; at least 1.
@@ -107,9 +111,12 @@ impl Refusal {
             Refusal::TooManyHeaders(_) => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "bad_request"),
             Refusal::Busy => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             Refusal::Stalled => (StatusCode::REQUEST_TIMEOUT, "timeout"),
-            Refusal::Host | Refusal::Origin | Refusal::SandboxOrigin | Refusal::SocketOrigin => {
-                (StatusCode::FORBIDDEN, "forbidden")
-            }
+            Refusal::Host
+            | Refusal::Origin
+            | Refusal::SandboxOrigin
+            | Refusal::SocketOrigin
+            | Refusal::Forbidden(_)
+            | Refusal::OtherOwner(_) => (StatusCode::FORBIDDEN, "forbidden"),
             Refusal::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized"),
             Refusal::TooFast { .. } => (StatusCode::TOO_MANY_REQUESTS, "resource_limit"),
             Refusal::NoRoute(_) => (StatusCode::NOT_FOUND, "not_found"),
@@ -125,6 +132,12 @@ impl Refusal {
     fn message(&self) -> String {
         match self {
             Refusal::Malformed(text) | Refusal::Unauthorized(text) => text.clone(),
+            Refusal::Forbidden(text) => (*text).to_owned(),
+            Refusal::OtherOwner(part) => {
+                format!(
+                    "{part} names another owner than the one that the key acts as; leave it out, or name that owner"
+                )
+            }
             Refusal::MediaType => "send the body with `Content-Type: application/json`".to_owned(),
             Refusal::ArchiveType => "send the archive with `Content-Type: application/x-tar`, or application/gzip, \
                                      application/zstd or application/octet-stream"
@@ -183,6 +196,7 @@ fn control_status(error: &Control) -> (StatusCode, &'static str) {
         // An option that the provider cannot enforce is the caller's error.
         Control::NotSupported(_) => (StatusCode::BAD_REQUEST, "not_supported"),
         Control::NotFound(..) | Control::NoProvider { .. } | Control::NoFile(_) => (StatusCode::NOT_FOUND, "not_found"),
+        Control::OfOperator(..) => (StatusCode::FORBIDDEN, "forbidden"),
         Control::Conflict(_) => (StatusCode::CONFLICT, "conflict"),
         Control::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
         Control::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "resource_limit"),

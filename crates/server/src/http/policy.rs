@@ -3,17 +3,21 @@
 use std::collections::HashMap;
 
 use axum::http::Method;
+use domain::KeyScope;
 
 use super::site::Site;
-use crate::auth::Demand;
 use crate::auth::token::Scope;
+use crate::auth::{Demand, OwnerAccess};
 
 /// Demands of a route on a request before its handler, and its treatment by the middleware.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// Credential that opens the route.
     pub gate: Gate,
-    /// Sandboxes that the request is about. In pool mode those of other users are hidden.
+    /// Rule for keys of owners.
+    pub owners: OwnerAccess,
+    /// Sandboxes that the request is about. Those of other owners are hidden from a key of an owner, and in pool
+    /// mode from each user.
     pub about: About,
     /// True where `X-Lease-Generation` fences off an earlier holder of the sandbox in the path.
     pub is_fenced: bool,
@@ -84,11 +88,14 @@ pub(super) const OPEN: Policy = Policy { is_vital: true, ..Policy::of(Gate::Key(
 pub(super) const KEY: Policy = Policy::of(Gate::Key(Demand::Key));
 /// Asks for the admin key.
 pub(super) const ADMIN: Policy = Policy::of(Gate::Key(Demand::AdminKey));
+/// Answers with any key that there is no such route.
+const NO_ROUTE: Policy = KEY.for_any_owner();
 
 impl Policy {
     pub(super) const fn of(gate: Gate) -> Self {
         Self {
             gate,
+            owners: OwnerAccess::Closed,
             about: About::Nothing,
             is_fenced: false,
             audit: Audit::Nothing,
@@ -99,6 +106,16 @@ impl Policy {
 
     pub(super) const fn about(self, about: About) -> Self {
         Self { about, ..self }
+    }
+
+    /// Opens the route to keys of owners with this scope.
+    pub(super) const fn for_owners(self, scope: KeyScope) -> Self {
+        Self { owners: OwnerAccess::Scope(scope), ..self }
+    }
+
+    /// Opens the route to every key of an owner.
+    pub(super) const fn for_any_owner(self) -> Self {
+        Self { owners: OwnerAccess::Any, ..self }
     }
 
     pub(super) const fn fenced(self) -> Self {
@@ -152,7 +169,8 @@ impl RoutePolicies {
     /// is reading; a method without a row gets what its path demands.
     pub fn of(&self, matched: Option<&str>, method: &Method) -> Policy {
         let method = if *method == Method::HEAD { &Method::GET } else { method };
-        let Some(rows) = matched.and_then(|path| self.0.get(path)) else { return KEY };
+        let Some(path) = matched else { return NO_ROUTE };
+        let Some(rows) = self.0.get(path) else { return KEY };
         let row = rows.iter().find(|(of, _)| of == method);
         row.or(rows.first()).map_or(KEY, |(of, policy)| if of == method { *policy } else { policy.without_route() })
     }

@@ -13,6 +13,7 @@ use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
 use axum::response::{IntoResponse, Redirect, Response};
+use domain::KeyScope;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tracing::Instrument;
@@ -26,13 +27,14 @@ use self::target::{Asked, Target, is_of_same_sandbox};
 use self::tunnel::Tunnel;
 use super::caller::Caller;
 use super::error::{ApiError, Refusal, Result, malformed};
+use super::key_life::KeyLife;
 use super::middleware::users;
 use super::peer::Peer;
 use super::policy::{About, Gate, NamedIn, Policy};
 use super::request_memory::{Meter, WAIT_MAX};
 use super::state::Api;
 use super::stream::port_stream::{PortStream, input};
-use crate::auth::Principal;
+use crate::auth::{OwnerAccess, Principal};
 use crate::budget::Reservation;
 use crate::control::Error;
 use crate::hop_by_hop::{Trailed, is_framed_twice, upgrade};
@@ -41,8 +43,12 @@ use crate::hop_by_hop::{Trailed, is_framed_twice, upgrade};
 const SANDBOX: &str = "sandbox allow-scripts allow-forms";
 
 /// Demands on a request to a preview, whatever its path.
-pub const POLICY: Policy =
-    Policy { takes_key_as_protocol: true, about: About::OneSandbox(NamedIn::Host), ..Policy::of(Gate::Preview) };
+pub const POLICY: Policy = Policy {
+    takes_key_as_protocol: true,
+    about: About::OneSandbox(NamedIn::Host),
+    owners: OwnerAccess::Scope(KeyScope::SandboxesWrite),
+    ..Policy::of(Gate::Preview)
+};
 
 /// Passes a request on to the program, and its answer back.
 pub async fn forward(
@@ -77,6 +83,7 @@ pub async fn forward(
     }
     parts.uri = Uri::try_from(without_token(&parts.uri)).map_err(|_| malformed("the path cannot be forwarded"))?;
     parts.version = Version::HTTP_11;
+    let life = KeyLife::among(&parts.extensions);
     let client = parts.extensions.remove::<OnUpgrade>().filter(|_| protocol.is_some());
     let tunnel = connect(&api, &target, &meter).await?;
     let from_client = api.clone();
@@ -97,7 +104,7 @@ pub async fn forward(
     }
     let program = hyper::upgrade::on(&mut response);
     let Some(client) = client else { return Err(Refusal::BadAnswer.into()) };
-    switch(&api, client, program, driver, held);
+    switch(&api, life, client, program, driver, held);
     let (parts, _) = response.into_parts();
     Ok(Response::from_parts(parts, Body::empty()))
 }
@@ -165,7 +172,7 @@ fn opened(parts: &Parts) -> Result<Response> {
 }
 
 /// Passes bytes between a client and a program that have both switched to another protocol.
-fn switch(api: &Api, client: OnUpgrade, program: OnUpgrade, driver: Driver, held: Reservation) {
+fn switch(api: &Api, life: KeyLife, client: OnUpgrade, program: OnUpgrade, driver: Driver, held: Reservation) {
     let stop = api.stop.clone();
     let relay = async move {
         let relay = async {
@@ -174,7 +181,11 @@ fn switch(api: &Api, client: OnUpgrade, program: OnUpgrade, driver: Driver, held
             drop(driver);
             program.io.into_inner().relay(TokioIo::new(client), program.read_buf).await;
         };
-        stop.run_until_cancelled(relay).await;
+        tokio::select! {
+            () = relay => {}
+            () = stop.cancelled() => {}
+            () = life.over() => {}
+        }
         drop(held);
     };
     api.control.tasks().spawn(relay.in_current_span());

@@ -186,7 +186,7 @@ async fn a_snapshot_without_a_row_is_removed_and_one_with_a_row_is_not() {
     mock.take(&id, &orphan).await.unwrap();
     app.control.reconcile_provider("mock").await.unwrap();
     assert_eq!(Snapshots::list(&mock).await.unwrap(), std::slice::from_ref(&kept.id));
-    app.control.snapshot(kept.id.as_str()).await.unwrap();
+    app.control.snapshot(kept.id.as_str(), None).await.unwrap();
 }
 
 #[tokio::test]
@@ -194,7 +194,7 @@ async fn a_removal_of_a_snapshot_that_a_crash_cut_short_is_finished() {
     let (app, mock, id) = with_a_box().await;
     let snapshot = app.control.take_snapshot(id.as_str(), NewSnapshotRequest::default()).await.unwrap().id;
     app.control.store().begin_snapshot_removal(&snapshot).await.unwrap();
-    assert!(app.control.snapshot(snapshot.as_str()).await.is_err(), "it is used no more");
+    assert!(app.control.snapshot(snapshot.as_str(), None).await.is_err(), "it is used no more");
     app.control.reconcile_provider("mock").await.unwrap();
     assert_eq!(Snapshots::list(&mock).await.unwrap(), []);
     assert_eq!(app.control.store().snapshot(&snapshot).await.unwrap(), None);
@@ -219,7 +219,7 @@ async fn a_snapshot_that_is_being_taken_is_left_alone() {
     let snapshot = take.await.unwrap();
     app.control.reconcile_provider("mock").await.unwrap();
     assert_eq!(Snapshots::list(&mock).await.unwrap(), std::slice::from_ref(&snapshot.id));
-    app.control.snapshot(snapshot.id.as_str()).await.unwrap();
+    app.control.snapshot(snapshot.id.as_str(), None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -228,7 +228,7 @@ async fn a_snapshot_can_be_deleted_while_the_reconciler_looks() {
     for _ in 0..50 {
         let snapshot = app.control.take_snapshot(id.as_str(), NewSnapshotRequest::default()).await.unwrap().id;
         let (control, reconciled) = (Arc::clone(&app.control), app.control.reconcile_provider("mock"));
-        let delete = app.control.tasks().spawn(async move { control.delete_snapshot(snapshot.as_str()).await });
+        let delete = app.control.tasks().spawn(async move { control.delete_snapshot(snapshot.as_str(), None).await });
         reconciled.await.unwrap();
         delete.await.unwrap().unwrap();
     }

@@ -19,6 +19,7 @@ use crate::egress::{EgressConfig, EgressLimits};
 use crate::http::Cors;
 use crate::http::Hosts;
 use crate::http::Settings;
+use crate::owner_keys::OwnerKeys;
 use crate::process::Process;
 use crate::rate_limit::RateLimiter;
 use store::{Kept, KeptRows, PoolBounds, SnapshotBounds};
@@ -73,6 +74,7 @@ pub(super) fn policy(config: &Config, as_worker: bool) -> Policy {
             entries_max: config.auth.admin_audit_max_entries,
         },
         templates_max: config.limits.max_templates,
+        keys_max: config.auth.max_keys,
         snapshots: SnapshotBounds {
             count: config.snapshots.max,
             per_owner: config.snapshots.max_per_owner,
@@ -140,12 +142,18 @@ fn limit(number: u64) -> Option<u64> {
 }
 
 /// Returns the settings of the HTTP API of a server that started at `started`.
-pub(super) fn http(config: &Config, preview_key: PreviewKey, process: Process, started: Instant) -> Settings {
+pub(super) fn http(
+    config: &Config,
+    preview_key: PreviewKey,
+    owner_keys: Arc<OwnerKeys>,
+    process: Process,
+    started: Instant,
+) -> Settings {
     let mut names = config.server.allowed_hosts.clone();
     names.push(config.server.preview_domain.clone());
     Settings {
         hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names),
-        access: Access::new(&config.auth),
+        access: Access::new(&config.auth, owner_keys),
         memory: Budget::new(config.limits.request_memory_mb << 20),
         rate_limiter: RateLimiter::new(&config.rate_limit).map(Arc::new),
         cors: Cors::new(&config.server.cors_allowed_origins, &config.server.preview_domain, config.auth.enabled),

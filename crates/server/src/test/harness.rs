@@ -57,6 +57,7 @@ pub(crate) fn policy() -> Policy {
         retention: seconds(3600),
         audit: AuditBounds { retention: seconds(3600), entries_max: 1000 },
         templates_max: 1000,
+        keys_max: 10_000,
         snapshots: SnapshotBounds { count: 100, per_owner: 0, bytes: 0, left_bytes: 0 },
         quotas_max: 1000,
         reserve_disk_bytes: 0,

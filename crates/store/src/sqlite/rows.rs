@@ -17,7 +17,7 @@ use super::prepare::prepare;
 pub(super) const SANDBOX_COLUMNS: &str = "id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, \
                                           owner_id, worker_id, created_at, expires_at, ended_at, error, \
                                           auto_pause_ms";
-pub(super) const TEMPLATE_COLUMNS: &str = "name, image, provider, memory_mb, vcpus, disk_mb, pids, entrypoint, ttl_ms, metadata, egress, \
+pub(super) const TEMPLATE_COLUMNS: &str = "name, owner_id, image, provider, memory_mb, vcpus, disk_mb, pids, entrypoint, ttl_ms, metadata, egress, \
                                            auto_pause_ms, prepare, created_at, updated_at";
 pub(super) const LEASE_COLUMNS: &str = "resource_id, holder_id, generation, expires_at";
 
@@ -113,8 +113,10 @@ pub(super) fn lease(row: &SqliteRow) -> Result<Lease> {
 }
 
 pub(super) fn template(row: &SqliteRow) -> Result<Template> {
+    let owner: String = row.try_get("owner_id")?;
     Ok(Template {
         name: row.try_get("name")?,
+        owner: (!owner.is_empty()).then(|| OwnerId::stored(owner)),
         options: SpawnOptions {
             image: row.try_get("image")?,
             provider: row.try_get("provider")?,

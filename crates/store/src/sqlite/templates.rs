@@ -1,32 +1,44 @@
 //! Templates.
 
-use domain::{SpawnOptions, Timestamp};
+use domain::{OwnerId, SpawnOptions, Timestamp};
 
 use super::super::error::Result;
-use super::super::templates::{Inserted, Template};
+use super::super::templates::{Inserted, Template, TemplateBounds, TemplateCursor, TemplateFilter};
 use super::connections::Connections;
 use super::policies::policy_text;
 use super::prepare::prepare_text;
 use super::rows::{TEMPLATE_COLUMNS, count, metadata_text, ms, template, ttl_ms};
 
-pub(super) async fn insert(pool: &Connections, new: &Template, rows_max: u64) -> Result<Inserted> {
+/// Returns the owner as it is in a row: the operator's templates have an empty one.
+fn owner_text(owner: Option<&OwnerId>) -> &str {
+    owner.map_or("", OwnerId::as_str)
+}
+
+pub(super) async fn insert(pool: &Connections, new: &Template, bounds: TemplateBounds) -> Result<Inserted> {
+    let owner = owner_text(new.owner.as_ref());
     let mut writer = pool.acquire().await?;
     let mut tx = writer.begin().await?;
-    let (is_taken, rows): (bool, i64) =
-        sqlx::query_as("SELECT EXISTS (SELECT 1 FROM templates WHERE name = $1), (SELECT COUNT(*) FROM templates)")
-            .bind(&new.name)
-            .fetch_one(&mut *tx)
-            .await?;
+    let (is_taken, rows, rows_of_owner): (bool, i64, i64) = sqlx::query_as(
+        "SELECT EXISTS (SELECT 1 FROM templates WHERE name = $1 AND owner_id = $2), (SELECT COUNT(*) FROM templates), \
+         (SELECT COUNT(*) FROM templates WHERE owner_id = $2)",
+    )
+    .bind(&new.name)
+    .bind(owner)
+    .fetch_one(&mut *tx)
+    .await?;
     if is_taken {
         return Ok(Inserted::Taken);
     }
-    if count(rows) >= rows_max {
+    if count(rows) >= bounds.total {
         return Ok(Inserted::Full);
+    }
+    if new.owner.is_some() && count(rows_of_owner) >= bounds.per_owner {
+        return Ok(Inserted::FullOfOwner);
     }
     sqlx::query(
         "INSERT INTO templates (name, image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl_ms, metadata, \
-         egress, auto_pause_ms, prepare, created_at, updated_at, pids) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, \
-         $11, $12, $13, $14, $15)",
+         egress, auto_pause_ms, prepare, created_at, updated_at, pids, owner_id) VALUES ($1, $2, $3, $4, $5, $6, $7, \
+         $8, $9, $10, $11, $12, $13, $14, $15, $16)",
     )
     .bind(&new.name)
     .bind(&new.options.image)
@@ -43,6 +55,7 @@ pub(super) async fn insert(pool: &Connections, new: &Template, rows_max: u64) ->
     .bind(ms(new.created_at))
     .bind(ms(new.updated_at))
     .bind(new.options.size.pids)
+    .bind(owner)
     .execute(&mut *tx)
     .await?;
     tx.commit().await?;
@@ -51,6 +64,7 @@ pub(super) async fn insert(pool: &Connections, new: &Template, rows_max: u64) ->
 
 pub(super) async fn update(
     pool: &Connections,
+    owner: Option<&OwnerId>,
     name: &str,
     options: &SpawnOptions,
     at: Timestamp,
@@ -58,7 +72,7 @@ pub(super) async fn update(
     let sql = format!(
         "UPDATE templates SET image = $1, provider = $2, memory_mb = $3, vcpus = $4, disk_mb = $5, entrypoint = $6, \
          ttl_ms = $7, metadata = $8, egress = $9, auto_pause_ms = $10, prepare = $11, updated_at = $12, pids = $14 \
-         WHERE name = $13 RETURNING {TEMPLATE_COLUMNS}"
+         WHERE name = $13 AND owner_id = $15 RETURNING {TEMPLATE_COLUMNS}"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(&options.image)
@@ -75,24 +89,52 @@ pub(super) async fn update(
         .bind(ms(at))
         .bind(name)
         .bind(options.size.pids)
+        .bind(owner_text(owner))
         .fetch_optional(pool)
         .await?;
     row.map(|row| template(&row)).transpose()
 }
 
-pub(super) async fn get(pool: &Connections, name: &str) -> Result<Option<Template>> {
-    let sql = format!("SELECT {TEMPLATE_COLUMNS} FROM templates WHERE name = $1");
-    let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(name).fetch_optional(pool).await?;
-    row.map(|row| template(&row)).transpose()
+pub(super) async fn get(pool: &Connections, owner: Option<&OwnerId>, name: &str) -> Result<Option<Template>> {
+    let sql = format!("SELECT {TEMPLATE_COLUMNS} FROM templates WHERE name = $1 AND owner_id = $2");
+    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(name).bind(owner_text(owner));
+    query.fetch_optional(pool).await?.map(|row| template(&row)).transpose()
 }
 
-pub(super) async fn list(pool: &Connections, after: Option<&str>, limit: u32) -> Result<Vec<Template>> {
-    let sql = format!("SELECT {TEMPLATE_COLUMNS} FROM templates WHERE name > $1 ORDER BY name LIMIT $2");
-    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(after.unwrap_or("")).bind(limit);
+pub(super) async fn usable(pool: &Connections, owner: &OwnerId, name: &str) -> Result<Option<Template>> {
+    let sql = format!(
+        "SELECT {TEMPLATE_COLUMNS} FROM templates WHERE name = $1 AND owner_id IN ($2, '') \
+         ORDER BY owner_id DESC LIMIT 1"
+    );
+    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(name).bind(owner.as_str());
+    query.fetch_optional(pool).await?.map(|row| template(&row)).transpose()
+}
+
+pub(super) async fn list(
+    pool: &Connections,
+    filter: &TemplateFilter,
+    after: Option<&TemplateCursor>,
+    limit: u32,
+) -> Result<Vec<Template>> {
+    let (owner, condition) = match filter {
+        TemplateFilter::All => ("", "$4 = ''"),
+        TemplateFilter::Of(owner) => (owner.as_str(), "owner_id = $4"),
+        TemplateFilter::UsableBy(owner) => (owner.as_str(), "owner_id IN ($4, '')"),
+    };
+    let sql = format!(
+        "SELECT {TEMPLATE_COLUMNS} FROM templates WHERE (name, owner_id) > ($1, $2) AND {condition} \
+         ORDER BY name, owner_id LIMIT $3"
+    );
+    let query = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(after.map_or("", |after| after.name.as_str()))
+        .bind(after.map_or("", |after| owner_text(after.owner.as_ref())))
+        .bind(limit)
+        .bind(owner);
     query.fetch_all(pool).await?.iter().map(template).collect()
 }
 
-pub(super) async fn delete(pool: &Connections, name: &str) -> Result<bool> {
-    let done = sqlx::query("DELETE FROM templates WHERE name = $1").bind(name).execute(pool).await?;
+pub(super) async fn delete(pool: &Connections, owner: Option<&OwnerId>, name: &str) -> Result<bool> {
+    let sql = "DELETE FROM templates WHERE name = $1 AND owner_id = $2";
+    let done = sqlx::query(sql).bind(name).bind(owner_text(owner)).execute(pool).await?;
     Ok(done.rows_affected() == 1)
 }

@@ -14,7 +14,7 @@ use super::super::error::{Error, Result};
 use super::super::quotas::{OwnerQuota, QuotaSummary};
 use super::super::sandboxes::{Applied, Change, Counts, Cursor, ListFilter, Page, Sandbox};
 use super::super::secrets::{NewSecret, StoredSecret};
-use super::super::templates::{Inserted, Template};
+use super::super::templates::{Inserted, Template, TemplateBounds, TemplateCursor, TemplateFilter};
 use super::super::transactions::Store;
 use super::database::Sqlite;
 use super::rows::{self, SANDBOX_COLUMNS, count, ms, sandbox};
@@ -257,24 +257,39 @@ impl Store for Sqlite {
         ended::purge(&self.writer, &self.kept, ms(before)).await
     }
 
-    async fn insert_template(&self, new: &Template, rows_max: u64) -> Result<Inserted> {
-        templates::insert(&self.writer, new, rows_max).await
+    async fn insert_template(&self, new: &Template, bounds: TemplateBounds) -> Result<Inserted> {
+        templates::insert(&self.writer, new, bounds).await
     }
 
-    async fn update_template(&self, name: &str, options: &SpawnOptions, at: Timestamp) -> Result<Option<Template>> {
-        templates::update(&self.writer, name, options, at).await
+    async fn update_template(
+        &self,
+        owner: Option<&OwnerId>,
+        name: &str,
+        options: &SpawnOptions,
+        at: Timestamp,
+    ) -> Result<Option<Template>> {
+        templates::update(&self.writer, owner, name, options, at).await
     }
 
-    async fn template(&self, name: &str) -> Result<Option<Template>> {
-        templates::get(&self.readers, name).await
+    async fn template(&self, owner: Option<&OwnerId>, name: &str) -> Result<Option<Template>> {
+        templates::get(&self.readers, owner, name).await
     }
 
-    async fn templates(&self, after: Option<&str>, limit: u32) -> Result<Vec<Template>> {
-        templates::list(&self.readers, after, limit).await
+    async fn usable_template(&self, owner: &OwnerId, name: &str) -> Result<Option<Template>> {
+        templates::usable(&self.readers, owner, name).await
     }
 
-    async fn delete_template(&self, name: &str) -> Result<bool> {
-        templates::delete(&self.writer, name).await
+    async fn templates(
+        &self,
+        filter: &TemplateFilter,
+        after: Option<&TemplateCursor>,
+        limit: u32,
+    ) -> Result<Vec<Template>> {
+        templates::list(&self.readers, filter, after, limit).await
+    }
+
+    async fn delete_template(&self, owner: Option<&OwnerId>, name: &str) -> Result<bool> {
+        templates::delete(&self.writer, owner, name).await
     }
 
     async fn reserve_event_ids(&self, count: u64) -> Result<Range<u64>> {

@@ -45,7 +45,7 @@ const NOT_IN_DOMAIN: &[&str] = &["axum", "hyper", "rand", "reqwest", "serde", "s
 
 /// Modules of the server in layers, the lowest first: a module may know those of lower layers.
 const SERVER_LAYERS: &[&[&str]] = &[
-    &["audit", "config", "hop_by_hop", "operation_metrics", "process", "stats"],
+    &["audit", "config", "hop_by_hop", "operation_metrics", "owner_keys", "process", "stats"],
     &["auth", "remote_workers"],
     &["budget", "provider_registry", "rate_limit", "secrets", "worker_token"],
     &["events"],

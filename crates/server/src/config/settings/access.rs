@@ -1,6 +1,7 @@
 //! Settings of authentication, rate limit and pool.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::super::declare::{Entries, SecretOrFile, section, words};
@@ -9,13 +10,17 @@ use super::super::secret::Secret;
 use super::super::text::{BY_WORKER, TOKEN_ID};
 use super::limits::Overflow;
 
+/// Range of the number of keys: each takes less than 1 KiB of the server's memory.
+const KEYS: RangeInclusive<u64> = 1..=1_000_000;
+
 section! {
     /// Keys and tokens of callers and workers.
     pub struct Auth {
         /// True to require `auth.api_key` on every route except `/live`, `/health`, `/ready` and
         /// `/worker/*`.
         pub enabled: bool = "false",
-        /// Key for the API, sent as `X-API-Key` or `Authorization: Bearer`.
+        /// Key for the API, sent as `X-API-Key` or `Authorization: Bearer`. It sees what every owner has; keys of
+        /// single owners are made with `tidebox key create`.
         pub api_key: Option<Secret> as SecretOrFile,
         /// Key for `/admin/*` and every other route. If it is set, `/admin/*` requires it.
         pub admin_api_key: Option<Secret> as SecretOrFile,
@@ -28,6 +33,8 @@ section! {
         pub admin_audit_retention: Duration = "2160h",
         /// Maximum number of audit entries that are kept.
         pub admin_audit_max_entries: u64 = "100000" as Number(1..=COUNT_MAX),
+        /// Maximum number of owners' keys; one more gets 429. The key that ended first makes way.
+        pub max_keys: u64 = "10000" as Number(KEYS),
         /// Token of every worker without an entry in `auth.worker_tokens`.
         pub worker_token: Option<Secret> as SecretOrFile,
         /// Token of one worker, by its id. That worker may not use `auth.worker_token`.

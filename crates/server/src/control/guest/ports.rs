@@ -48,16 +48,18 @@ impl Control {
     }
 
     /// Returns the time at which a permit for a preview expires that is valid for `ttl`, at most for
-    /// the longest lifetime of a sandbox.
+    /// the longest lifetime of a sandbox, and until `end`.
     ///
     /// # Errors
     /// [`Error::NotFound`](crate::control::Error::NotFound) for a sandbox that is not there,
     /// [`Error::LimitReached`](crate::control::Error::LimitReached) above the maximum.
-    pub async fn preview_expiry(&self, id: &str, ttl: Option<Duration>) -> Result<Timestamp> {
+    pub async fn preview_expiry(&self, id: &str, ttl: Option<Duration>, end: Option<Timestamp>) -> Result<Timestamp> {
         let sandbox = self.sandbox(id).await?;
         let limits = Limits { ttl_default: PREVIEW_TTL, ..self.limits_of(sandbox.owner.as_ref()).await? };
         let ttl = limits.ttl(ttl).map_err(|error| above("ttl", error))?;
+        let expires_at = clock::after(self.now(), ttl);
+        let expires_at = end.map_or(expires_at, |end| end.min(expires_at));
         // A permit knows whole seconds.
-        Ok(clock::from_ms(clock::after(self.now(), ttl).as_second().saturating_mul(1000)))
+        Ok(clock::from_ms(expires_at.as_second().saturating_mul(1000)))
     }
 }

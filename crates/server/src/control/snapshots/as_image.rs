@@ -13,6 +13,7 @@ use images::{Images, Run};
 use providers::{Chain, Phase, Provider, Spec};
 use serde_json::json;
 
+use super::image_names::{NAMES, name_of};
 use super::{SNAPSHOT_WAIT, snapshots_of};
 use crate::control::error::{Error, Result, provider_error};
 use crate::control::images::fault;
@@ -23,8 +24,6 @@ use crate::control::workers::inventory::{REMOVAL_WAIT, within};
 use crate::events::EventType;
 use store::Snapshot;
 
-/// Start of the names of these images. No registry can have them.
-const NAMES: &str = "tidebox.invalid/snapshots:";
 /// Lifetime of the sandbox whose files are read, should the server crash.
 const LIFETIME: Duration = SNAPSHOT_WAIT.saturating_mul(2);
 
@@ -146,9 +145,4 @@ async fn pack(
     let name = name_of(&snapshot.id);
     let image = store.import_root(&name, settings, files.boxed()).await.map_err(|error| fault(&name, error))?;
     Ok(image.digest)
-}
-
-/// Returns the name of a snapshot's image in the store.
-pub(in crate::control) fn name_of(id: &SnapshotId) -> String {
-    format!("{NAMES}{}", id.as_str())
 }

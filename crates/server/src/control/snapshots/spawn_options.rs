@@ -3,7 +3,7 @@
 use domain::{Resources, SizeOptions, SpawnOptions};
 use providers::Provider;
 
-use super::as_image::name_of;
+use super::image_names::name_of;
 use super::snapshots_of;
 use crate::control::error::{Error, Result};
 use crate::control::service::Control;
@@ -26,7 +26,8 @@ impl Control {
                 return Err(Error::Invalid(format!("`snapshot` and `{field}` cannot be combined; leave out one")));
             }
         }
-        let snapshot = self.snapshot(&id).await?;
+        let viewer = request.owner.as_ref().filter(|_| request.only_own);
+        let snapshot = self.snapshot(&id, viewer).await?;
         if options.provider.as_ref().is_some_and(|provider| *provider != snapshot.provider) {
             return Ok(of_image(request, snapshot));
         }

@@ -14,9 +14,9 @@ use crate::control::error::{Error, Result, above};
 use crate::control::limit::Limit;
 use crate::control::pause::pauses_of;
 use crate::control::policy::ORPHAN_GRACE;
-use crate::control::resource::Resource;
 use crate::control::service::Control;
-use crate::control::templates::TEMPLATE_LABEL;
+use crate::control::snapshots::image_names::check_image_of_owner;
+use crate::control::templates::{TEMPLATE_LABEL, Templates};
 use crate::control::workers::placement::Offer;
 
 impl Control {
@@ -136,14 +136,17 @@ impl Control {
 
     /// Fills options that the request leaves out from its snapshot or its template.
     pub(in crate::control) async fn filled(&self, request: SpawnRequest) -> Result<SpawnRequest> {
+        if request.only_own {
+            check_image_of_owner(request.options.image.as_deref())?;
+        }
         if request.snapshot.is_some() { self.with_snapshot(request).await } else { self.with_template(request).await }
     }
 
     /// Fills options that the request leaves out from its template.
     pub(in crate::control) async fn with_template(&self, mut request: SpawnRequest) -> Result<SpawnRequest> {
         let Some(name) = request.template.take() else { return Ok(request) };
-        let template =
-            self.store.template(&name).await?.ok_or_else(|| Error::NotFound(Resource::Template, name.clone()))?;
+        let among = request.owner.clone().map_or(Templates::Of(None), Templates::UsableBy);
+        let template = self.template(&among, &name).await?;
         let limits = self.limits_of(request.owner.as_ref()).await?;
         // The caller did not choose the template's lifetime. It is lowered to the maximum.
         let ttl = template.options.ttl.map(|ttl| ttl.min(limits.ttl_max));

@@ -33,7 +33,7 @@ const COLUMNS: [&str; 12] = [
     operation_id = "list_audit_entries", tag = "admin",
     params(
         ("actor" = Option<String>, Query, min_length = 1,
-            description = "`admin`, `api_key`, `anonymous` or `worker:<id>`"),
+            description = "`admin`, `api_key`, `anonymous`, `owner:<id>` or `worker:<id>`"),
         ("action" = Option<String>, Query, min_length = 1, description = "For example, `quotas.update`"),
         ("method" = Option<String>, Query, min_length = 1, description = "Such as `PUT`"),
         ("status" = Option<u16>, Query, minimum = 100, maximum = 999, description = "Such as 401"),

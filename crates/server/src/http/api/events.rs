@@ -1,6 +1,7 @@
 //! `/events`: server-sent events about sandboxes and the server.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -8,10 +9,12 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
+use tokio::time::{Instant, timeout_at};
 
 use super::wire;
 use crate::control::{Error, Unavailable};
 use crate::events::subscription::{Next, Subscription};
+use crate::http::caller::Caller;
 use crate::http::error::{Result, malformed};
 use crate::http::request::Params;
 use crate::http::request_memory::Meter;
@@ -51,6 +54,7 @@ const GAP: &str = api::Event::GAP;
         (status = 503, body = api::ErrorBody, description = "Too many subscribers")))]
 pub async fn stream(
     State(api): State<Api>,
+    caller: Caller,
     headers: HeaderMap,
     meter: Meter,
     Params(pairs): Params<Vec<(String, String)>>,
@@ -61,7 +65,7 @@ pub async fn stream(
     let subscription = Subscription::begin(api.control.events(), filter, query.after, query.follow, holders);
     let subscription = subscription.map_err(|full| Error::from(Unavailable::TooManyReaders(full)))?;
     let outflow = Outflow::new(meter.account().reserve(READER_BYTES)?, 0);
-    let reader = Reader { api, told: None, subscription, outflow };
+    let reader = Reader { api, told: None, subscription, outflow, caller };
     let frames = futures_util::stream::unfold(Some(reader), |reader| async {
         let mut reader = reader?;
         // Without memory, events wait in the history that all readers share.
@@ -142,6 +146,7 @@ struct Reader {
     outflow: Outflow,
     /// Last id that the client was sent, from which it would resume.
     told: Option<u64>,
+    caller: Caller,
 }
 
 impl Reader {
@@ -153,23 +158,49 @@ impl Reader {
             self.comment(&mut text, "listening");
             return (text, true);
         }
-        match tokio::time::timeout(KEEP_ALIVE, self.subscription.next()).await {
-            Err(_) => self.comment(&mut text, "still here"),
-            Ok(Next::Events(events)) => {
+        match self.next().await {
+            None => self.comment(&mut text, "still here"),
+            Some(Next::Events(events)) => {
                 for event in &events {
                     self.event(&mut text, &wire::event(event));
                 }
             }
-            Ok(Next::Lost { id, count, is_exact }) => {
+            Some(Next::Lost { id, count, is_exact }) => {
                 let why = if is_exact { "behind" } else { "restart" };
-                self.gap(&mut text, id, &json!({"lost": count, "exact": is_exact, "reason": why}));
+                // How many of the lost events were the owner's is not known, and the others are not its business.
+                let is_restricted = self.caller.restricted_to().is_some();
+                let (lost, exact) = if is_restricted { (0, false) } else { (count, is_exact) };
+                self.gap(&mut text, id, &json!({"lost": lost, "exact": exact, "reason": why}));
             }
-            Ok(Next::Ahead { id }) => {
+            Some(Next::Ahead { id }) => {
                 self.gap(&mut text, id, &json!({"lost": 0, "exact": false, "reason": "unknown_id"}));
             }
-            Ok(Next::End) => return (text, false),
+            Some(Next::End) => return (text, false),
         }
         (text, true)
+    }
+
+    /// Returns the next item that the caller may see; `None` after [`KEEP_ALIVE`] without one.
+    async fn next(&mut self) -> Option<Next> {
+        let deadline = Instant::now() + KEEP_ALIVE;
+        loop {
+            let next = timeout_at(deadline, self.subscription.next()).await.ok()?;
+            let (Some(owner), Next::Events(events)) = (self.caller.restricted_to(), &next) else { return Some(next) };
+            let mut seen = Vec::new();
+            for event in events {
+                // An event whose owner cannot be found out is not shown.
+                if self.api.control.is_event_of(event, owner).await.unwrap_or(false) {
+                    seen.push(Arc::clone(event));
+                }
+            }
+            if !seen.is_empty() {
+                return Some(Next::Events(seen));
+            }
+            // Events of others may come without a pause.
+            if Instant::now() >= deadline {
+                return None;
+            }
+        }
     }
 
     /// Writes a comment, and the id up to which nothing is missing: a client whose filter holds

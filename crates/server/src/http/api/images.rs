@@ -16,8 +16,10 @@ use utoipa::IntoParams;
 use super::wire;
 use crate::control::Pull;
 use crate::http::body::Upload;
+use crate::http::caller::Owner;
 use crate::http::error::{ApiError, Refusal, Result, malformed};
 use crate::http::middleware::audit::Subject;
+use crate::http::middleware::users::Viewer;
 use crate::http::request::{Json as Body, Params};
 use crate::http::request_memory::Meter;
 use crate::http::state::Api;
@@ -40,8 +42,8 @@ const ARCHIVES: [&str; 6] = [
 #[utoipa::path(get, path = "/api/v1/images",
     operation_id = "list_images", tag = "images",
     responses((status = 200, body = Vec<api::Image>, description = "The images, by name")))]
-pub async fn list(State(api): State<Api>) -> Result<Json<Vec<api::Image>>> {
-    Ok(Json(api.control.images().await?.into_iter().map(wire::image).collect()))
+pub async fn list(State(api): State<Api>, Viewer(Owner(viewer)): Viewer) -> Result<Json<Vec<api::Image>>> {
+    Ok(Json(api.control.images(viewer.as_ref()).await?.into_iter().map(wire::image).collect()))
 }
 
 /// Get an image
@@ -54,8 +56,8 @@ pub async fn list(State(api): State<Api>) -> Result<Json<Vec<api::Image>>> {
         (status = 200, body = api::ImageDetail, description = "The image with its configuration and layers"),
         (status = 400, body = api::ErrorBody, description = "Invalid image name"),
         (status = 404, body = api::ErrorBody, description = "No such image on this server")))]
-pub async fn get(State(api): State<Api>, uri: Uri) -> Result<Json<api::ImageDetail>> {
-    Ok(Json(wire::image_detail(api.control.image(&name_in(&uri)?).await?)))
+pub async fn get(State(api): State<Api>, Viewer(Owner(viewer)): Viewer, uri: Uri) -> Result<Json<api::ImageDetail>> {
+    Ok(Json(wire::image_detail(api.control.image(&name_in(&uri)?, viewer.as_ref()).await?)))
 }
 
 /// Remove an image

@@ -22,6 +22,7 @@ use crate::control::StatTotals;
 use crate::control::Stored;
 use crate::control::WarmFigures;
 use crate::control::totals;
+use crate::http::caller::Caller;
 use crate::http::state::Api;
 use crate::process::{GOOS, Usage, goarch};
 use crate::stats::{RateLimit, RequestMemory, Scheduler, StoreHealth};
@@ -45,18 +46,26 @@ pub async fn get(State(api): State<Api>) -> Json<api::Metrics> {
     operation_id = "get_prometheus_metrics", tag = "system",
     responses((status = 200, description = "The current metrics",
         content((String = "text/plain"), (String = "application/openmetrics-text")))))]
-pub async fn prometheus(State(api): State<Api>, headers: HeaderMap) -> impl IntoResponse {
+pub async fn prometheus(State(api): State<Api>, caller: Caller, headers: HeaderMap) -> impl IntoResponse {
     let store = api.control.store_health().await;
     let snapshot = Snapshot::take(&api).await;
     let sandboxes = Sandboxes::measure(&api).await;
     let format = Format::preferred(&headers);
-    let text = format.write(&families(&api, &snapshot, store, &sandboxes));
+    // Series of sandboxes have their ids, which a key of one owner must not show of another.
+    let each_sandbox = api.settings.series_per_sandbox && caller.restricted_to().is_none();
+    let text = format.write(&families(&api, &snapshot, store, &sandboxes, each_sandbox));
     ([(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")], text)
 }
 
 /// Returns every metric family. Labels name providers, workers, states and operations, and sandboxes by
 /// their ids where the operator asks for it, never text that a caller chose.
-fn families(api: &Api, snapshot: &Snapshot, store: StoreHealth, sandboxes: &Sandboxes) -> Vec<MetricFamily> {
+fn families(
+    api: &Api,
+    snapshot: &Snapshot,
+    store: StoreHealth,
+    sandboxes: &Sandboxes,
+    each_sandbox: bool,
+) -> Vec<MetricFamily> {
     let mut families = service(api, snapshot, store);
     families.extend(scheduler(&snapshot.scheduler));
     families.extend(image_snapshots(api));
@@ -66,7 +75,7 @@ fn families(api: &Api, snapshot: &Snapshot, store: StoreHealth, sandboxes: &Sand
     families.extend(snapshot.stored.iter().flat_map(stored));
     families.extend(operations(api, snapshot));
     families.extend(egress(api));
-    families.extend(sandboxes.families(api.settings.series_per_sandbox));
+    families.extend(sandboxes.families(each_sandbox));
     families.extend(process(api));
     families
 }

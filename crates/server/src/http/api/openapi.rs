@@ -66,6 +66,7 @@ pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
         (name = "providers", description = "The runtimes behind the service"),
         (name = "images", description = "Images that sandboxes start from; for the administrator"),
         (name = "workers", description = "Servers that run sandboxes, and their leases"),
+        (name = "keys", description = "Keys that act as one owner; for the administrator"),
         (name = "events", description = "Events, as they happen"),
         (name = "admin", description = "The same routes for operators, with the admin key"),
         (name = "system", description = "The service itself")

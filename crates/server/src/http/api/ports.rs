@@ -68,7 +68,7 @@ pub async fn connect(
     let from_process = api.control.connect(&id, port, input).await?;
     let from_process = PortStream::new(from_process, meter.account());
     let connection = Connection { to_process, from_process, ended: CancellationToken::new() };
-    Ok(handshake.open(api, request, move |api, io| session::run(api, id, io, connection, held)))
+    Ok(handshake.open(api, request, move |api, life, io| session::run(api, id, io, life, connection, held)))
 }
 
 /// Listen on a port
@@ -100,7 +100,7 @@ pub async fn listen(
     let handshake = Handshake::check(&api, request.headers(), LISTEN_INSTEAD)?;
     let held = meter.account().reserve_within(listener::SOCKET_BYTES, WAIT_MAX).await?;
     let listener = api.control.listen(&id, port).await?;
-    Ok(handshake.open(api, request, move |api, io| listener::run(api, id, io, listener, held)))
+    Ok(handshake.open(api, request, move |api, life, io| listener::run(api, id, io, life, listener, held)))
 }
 
 /// Accept a connection to a port with a listener
@@ -131,5 +131,5 @@ pub async fn accept(
     let (to_process, input) = port_stream::input();
     let Taken { output, ended } = api.control.take_connection(&id, port, number, input).await?;
     let connection = Connection { to_process, from_process: PortStream::new(output, meter.account()), ended };
-    Ok(handshake.open(api, request, move |api, io| session::run(api, id, io, connection, held)))
+    Ok(handshake.open(api, request, move |api, life, io| session::run(api, id, io, life, connection, held)))
 }

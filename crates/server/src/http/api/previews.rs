@@ -6,10 +6,12 @@ use axum::{Extension, Json};
 
 use super::wire;
 use crate::auth::preview::{Form, token};
+use crate::http::caller::Caller;
 use crate::http::error::{Result, malformed};
 use crate::http::peer::Peer;
 use crate::http::request::{Json as Body, Name};
 use crate::http::state::Api;
+use crate::owner_keys::OwnerKey;
 
 /// Get the URL of a port
 ///
@@ -28,6 +30,7 @@ pub async fn mint(
     State(api): State<Api>,
     Name(id): Name,
     Extension(peer): Extension<Peer>,
+    caller: Caller,
     headers: HeaderMap,
     Body(body): Body<api::PreviewRequest>,
 ) -> Result<Json<api::Preview>> {
@@ -36,7 +39,9 @@ pub async fn mint(
         return Err(malformed("`port` must be a number from 1 to 65535"));
     }
     let ttl = ttl.map(|text| wire::span("ttl", &text)).transpose()?;
-    let expires_at = api.control.preview_expiry(&id, ttl).await?;
+    // A link lives no longer than the key that it is made with may.
+    let key_expires_at = caller.owner_key().and_then(OwnerKey::expires_at);
+    let expires_at = api.control.preview_expiry(&id, ttl, key_expires_at).await?;
     let expires_s = u32::try_from(expires_at.as_second()).unwrap_or(u32::MAX);
     let form = if public { Form::HostName } else { Form::Token };
     let permit = api.settings.preview_key.sign(form, &id, port, expires_s);

@@ -5,7 +5,9 @@ use axum::extract::State;
 use axum::response::Response;
 
 use super::wire;
+use crate::control::{Error, Resource};
 use crate::http::error::Result;
+use crate::http::middleware::users::Viewer;
 use crate::http::request::{Json as Body, Name};
 use crate::http::request_memory::Meter;
 use crate::http::state::Api;
@@ -42,8 +44,12 @@ pub async fn summary(State(api): State<Api>) -> Result<Json<api::QuotaSummary>> 
         (status = 200, body = api::OwnerQuota, description = "The quota"),
         (status = 400, body = api::ErrorBody, description = "Invalid owner id"),
         (status = 404, body = api::ErrorBody, description = "The owner has no quota")))]
-pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::OwnerQuota>> {
-    Ok(Json(wire::owner_quota(&api.control.quota(&wire::owner_id(&name)?).await?)))
+pub async fn get(State(api): State<Api>, viewer: Viewer, Name(name): Name) -> Result<Json<api::OwnerQuota>> {
+    let owner = wire::owner_id(&name)?;
+    if !viewer.sees(&owner) {
+        return Err(Error::NotFound(Resource::Quota, name).into());
+    }
+    Ok(Json(wire::owner_quota(&api.control.quota(&owner).await?)))
 }
 
 /// Save an owner's quota
@@ -72,8 +78,12 @@ pub async fn save(
     responses(
         (status = 200, body = api::OwnerUsage, description = "Usage and limits, also for an owner without a quota"),
         (status = 400, body = api::ErrorBody, description = "Invalid owner id")))]
-pub async fn usage(State(api): State<Api>, Name(name): Name) -> Result<Json<api::OwnerUsage>> {
-    Ok(Json(wire::usage(&api.control.usage(&wire::owner_id(&name)?).await?)))
+pub async fn usage(State(api): State<Api>, viewer: Viewer, Name(name): Name) -> Result<Json<api::OwnerUsage>> {
+    let owner = wire::owner_id(&name)?;
+    if !viewer.sees(&owner) {
+        return Err(Error::NotFound(Resource::Quota, name).into());
+    }
+    Ok(Json(wire::usage(&api.control.usage(&owner).await?)))
 }
 
 /// Delete an owner's quota

@@ -6,13 +6,14 @@
 
 use axum::http::Method;
 use axum::routing::{self, MethodRouter};
+use domain::KeyScope;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
 use super::admin::alias;
 use super::openapi::{self, FILES_OF_ROUTES, IMAGES_OF_ROUTES};
 use super::{
-    audit, diagnostics, egress, events, exec, files, images, metrics, pauses, pool, ports, previews, processes,
+    audit, diagnostics, egress, events, exec, files, images, keys, metrics, pauses, pool, ports, previews, processes,
     providers, quotas, sandbox_stats, sandboxes, secrets, snapshots, system, templates, workers,
 };
 use crate::auth::Demand;
@@ -30,18 +31,19 @@ const ONE_SANDBOX: About = About::OneSandbox(NamedIn::Path);
 
 // Ask for the API key, unless `auth.admin_only` closes the group.
 const QUOTAS: Policy = group(RouteGroup::Quotas).about(About::OwnedResource);
-const TEMPLATES: Policy = group(RouteGroup::Templates).about(About::OwnedResource);
+const TEMPLATES: Policy = group(RouteGroup::Templates).about(About::OwnedResource).for_owners(KeyScope::Templates);
 const PROVIDERS: Policy = group(RouteGroup::Providers);
 const WORKERS: Policy = group(RouteGroup::Workers);
 const DIAGNOSTICS: Policy = group(RouteGroup::Diagnostics);
-const METRICS: Policy = group(RouteGroup::Metrics);
-const EVENTS: Policy = group(RouteGroup::Events);
+const METRICS: Policy = group(RouteGroup::Metrics).for_owners(KeyScope::Metrics);
+const EVENTS: Policy = group(RouteGroup::Events).for_owners(KeyScope::Events);
 
-const SNAPSHOTS: Policy = KEY.about(About::OwnedResource);
+const SNAPSHOTS: Policy = KEY.about(About::OwnedResource).for_owners(KeyScope::Snapshots);
 // What the administrator keeps for owners.
 const IMAGES: Policy = ADMIN.about(About::OwnedResource);
 const SECRETS: Policy = ADMIN.about(About::OwnedResource);
 const ADMIN_QUOTAS: Policy = ADMIN.about(About::OwnedResource);
+const KEYS: Policy = ADMIN.about(About::OwnedResource);
 
 const fn group(group: RouteGroup) -> Policy {
     Policy::of(Gate::Key(Demand::Group(group)))
@@ -89,15 +91,20 @@ fn delete(path: &str, handler: UtoipaMethodRouter<Api>, policy: Policy) -> Row {
 #[rustfmt::skip]
 fn table() -> Vec<Row> {
     use About::{Events, NewSandbox, OwnSandboxes};
-    const READ_BOX: Policy = KEY.about(ONE_SANDBOX);
-    const WRITE_BOX: Policy = READ_BOX.fenced();
+    const READ: Policy = KEY.for_owners(KeyScope::SandboxesRead);
+    const WRITE: Policy = KEY.for_owners(KeyScope::SandboxesWrite);
+    const READ_BOX: Policy = READ.about(ONE_SANDBOX);
+    const WRITE_BOX: Policy = WRITE.about(ONE_SANDBOX).fenced();
+    const READ_QUOTA: Policy = QUOTAS.for_owners(KeyScope::SandboxesRead);
+    const READ_IMAGES: Policy = IMAGES.for_owners(KeyScope::Images);
+    const READ_SECRETS: Policy = SECRETS.for_owners(KeyScope::Secrets);
     let mut rows = vec![
         // Sandboxes
-        post(  "/sandboxes",                                routes!(sandboxes::spawn),               KEY.about(NewSandbox)),
-        get(   "/sandboxes",                                routes!(sandboxes::list),                KEY.about(OwnSandboxes)),
-        delete("/sandboxes",                                routes!(sandboxes::prune),               KEY.about(OwnSandboxes)),
-        post(  "/sandboxes/admission",                      routes!(sandboxes::admission),           KEY.about(OwnSandboxes)),
-        get(   "/sandboxes/stats",                          routes!(sandbox_stats::list),            KEY.about(OwnSandboxes)),
+        post(  "/sandboxes",                                routes!(sandboxes::spawn),               WRITE.about(NewSandbox)),
+        get(   "/sandboxes",                                routes!(sandboxes::list),                READ.about(OwnSandboxes)),
+        delete("/sandboxes",                                routes!(sandboxes::prune),               WRITE.about(OwnSandboxes)),
+        post(  "/sandboxes/admission",                      routes!(sandboxes::admission),           READ.about(OwnSandboxes)),
+        get(   "/sandboxes/stats",                          routes!(sandbox_stats::list),            READ.about(OwnSandboxes)),
         get(   "/sandboxes/{id}",                           routes!(sandboxes::get),                 READ_BOX),
         delete("/sandboxes/{id}",                           routes!(sandboxes::destroy),             WRITE_BOX),
         post(  "/sandboxes/{id}/extend",                    routes!(sandboxes::extend),              WRITE_BOX),
@@ -139,7 +146,7 @@ fn table() -> Vec<Row> {
         get(   "/sandboxes/{id}/egress",                    routes!(egress::show),                   READ_BOX),
         put(   "/sandboxes/{id}/egress",                    routes!(egress::replace),                WRITE_BOX.audited("sandboxes.egress")),
         post(  "/sandboxes/{id}/preview",                   routes!(previews::mint),                  WRITE_BOX),
-        post(  "/sandboxes/{id}/snapshots",                 routes!(snapshots::take),                WRITE_BOX.audited("sandboxes.snapshot")),
+        post(  "/sandboxes/{id}/snapshots",                 routes!(snapshots::take),                WRITE_BOX.audited("sandboxes.snapshot").for_owners(KeyScope::Snapshots)),
         post(  "/sandboxes/{id}/fork",                      routes!(snapshots::fork),                WRITE_BOX),
         // Snapshots
         get(   "/snapshots",                                routes!(snapshots::list),                SNAPSHOTS),
@@ -151,12 +158,12 @@ fn table() -> Vec<Row> {
         get(   "/templates/{name}",                         routes!(templates::get),                 TEMPLATES),
         put(   "/templates/{name}",                         routes!(templates::update),              TEMPLATES.audited("templates.update")),
         delete("/templates/{name}",                         routes!(templates::delete),              TEMPLATES.audited("templates.delete")),
-        post(  "/templates/{name}/spawn",                   routes!(templates::spawn),               TEMPLATES.about(NewSandbox)),
+        post(  "/templates/{name}/spawn",                   routes!(templates::spawn),               TEMPLATES.about(NewSandbox).for_owners(KeyScope::SandboxesWrite)),
         // Providers and images
         get(   "/providers",                                routes!(providers::list),                PROVIDERS),
         get(   "/providers/{name}",                         routes!(providers::get),                 PROVIDERS),
         post(  "/providers/test",                           routes!(providers::test),                PROVIDERS),
-        get(   "/images",                                   routes!(images::list),                   IMAGES),
+        get(   "/images",                                   routes!(images::list),                   READ_IMAGES),
         post(  "/images/pull",                              routes!(images::pull),                   IMAGES.audited("images.pull")),
         post(  "/images/import",                            routes!(images::import),                 IMAGES.audited("images.import")),
         post(  "/images/prune",                             routes!(images::prune),                  IMAGES.audited("images.prune")),
@@ -164,13 +171,13 @@ fn table() -> Vec<Row> {
         // Quotas
         get(   "/quotas",                                   routes!(quotas::list),                   QUOTAS),
         get(   "/quotas/summary",                           routes!(quotas::summary),                QUOTAS),
-        get(   "/quotas/{owner_id}",                        routes!(quotas::get),                    QUOTAS),
+        get(   "/quotas/{owner_id}",                        routes!(quotas::get),                    READ_QUOTA),
         put(   "/quotas/{owner_id}",                        routes!(quotas::save),                   QUOTAS.audited("quotas.update")),
         delete("/quotas/{owner_id}",                        routes!(quotas::delete),                 QUOTAS.audited("quotas.delete")),
-        get(   "/quotas/{owner_id}/usage",                  routes!(quotas::usage),                  QUOTAS),
+        get(   "/quotas/{owner_id}/usage",                  routes!(quotas::usage),                  READ_QUOTA),
         // Secrets
-        get(   "/secrets",                                  routes!(secrets::list),                  SECRETS),
-        get(   "/secrets/{name}",                           routes!(secrets::get),                   SECRETS),
+        get(   "/secrets",                                  routes!(secrets::list),                  READ_SECRETS),
+        get(   "/secrets/{name}",                           routes!(secrets::get),                   READ_SECRETS),
         put(   "/secrets/{name}",                           routes!(secrets::save),                  SECRETS.audited("secrets.save")),
         delete("/secrets/{name}",                           routes!(secrets::delete),                SECRETS.audited("secrets.delete")),
         // The same for operators, and what is theirs alone
@@ -187,6 +194,9 @@ fn table() -> Vec<Row> {
         get(   "/admin/metrics",                            alias(routes!(metrics::get)),            ADMIN.audited_failures("metrics.list").vital()),
         get(   "/admin/metrics/prometheus",                 alias(routes!(metrics::prometheus)),     ADMIN.audited_failures("metrics.prometheus").vital()),
         get(   "/admin/audit",                              routes!(audit::list),                    ADMIN.audited("audit.list")),
+        post(  "/admin/keys",                               routes!(keys::create),                   KEYS.audited("keys.create")),
+        get(   "/admin/keys",                               routes!(keys::list),                     KEYS.audited("keys.list")),
+        delete("/admin/keys/{id}",                          routes!(keys::revoke),                   KEYS.audited("keys.revoke")),
         post(  "/admin/workers/{worker}/heartbeat",         routes!(workers::admin_heartbeat),       ADMIN.audited("workers.heartbeat")),
         delete("/admin/workers/{worker}",                   routes!(workers::delete),                ADMIN.audited("workers.delete")),
         // Workers
@@ -202,7 +212,7 @@ fn table() -> Vec<Row> {
         get(   "/diagnostics",                              routes!(diagnostics::get),               DIAGNOSTICS.vital()),
         get(   "/metrics",                                  routes!(metrics::get),                   METRICS.vital()),
         get(   "/metrics/prometheus",                       routes!(metrics::prometheus),            METRICS.vital()),
-        get(   "/openapi.json",                             routes!(openapi::get),                   KEY),
+        get(   "/openapi.json",                             routes!(openapi::get),                   KEY.for_any_owner()),
     ];
     rows.extend(plain_rows());
     rows
@@ -221,14 +231,15 @@ fn plain(
 
 /// Returns the routes whose paths OpenAPI cannot write.
 fn plain_rows() -> Vec<Row> {
-    const WRITE_FILE: Policy = KEY.about(ONE_SANDBOX).fenced();
+    const WRITE_FILE: Policy = KEY.about(ONE_SANDBOX).fenced().for_owners(KeyScope::SandboxesWrite);
+    const READ_IMAGE: Policy = IMAGES.for_owners(KeyScope::Images);
     const REMOVE_IMAGE: Policy = IMAGES.audited("images.delete");
     const UNKNOWN: Policy = Policy { audit: Audit::Unknown, ..ADMIN };
     let file = Some("/sandboxes/{id}/files/{path}");
     let image = Some("/images/{name}");
     let mut rows = vec![
         plain(Method::PUT, "/sandboxes/{id}/files/{*path}", routing::put(files::put), file, WRITE_FILE),
-        plain(Method::GET, "/images/{*name}", routing::get(images::get), image, IMAGES),
+        plain(Method::GET, "/images/{*name}", routing::get(images::get), image, READ_IMAGE),
         plain(Method::DELETE, "/images/{*name}", routing::delete(images::remove), image, REMOVE_IMAGE),
         plain(Method::GET, "/admin", routing::any(no_such_route), None, UNKNOWN),
         plain(Method::GET, "/admin/", routing::any(no_such_route), None, UNKNOWN),
@@ -241,7 +252,7 @@ fn plain_rows() -> Vec<Row> {
     }
     for name in IMAGES_OF_ROUTES {
         let path = format!("/images/{name}");
-        rows.push(plain(Method::GET, &path, routing::get(images::get), None, IMAGES));
+        rows.push(plain(Method::GET, &path, routing::get(images::get), None, READ_IMAGE));
         rows.push(plain(Method::DELETE, &path, routing::delete(images::remove), None, REMOVE_IMAGE));
     }
     rows
@@ -269,6 +280,7 @@ pub fn router() -> (OpenApiRouter<Api>, RoutePolicies) {
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::auth::OwnerAccess;
 
     #[test]
     fn a_row_has_the_method_and_the_path_of_its_handler() {
@@ -350,7 +362,9 @@ mod test {
                 "sandboxes" => !matches!(policy.about, About::Nothing | About::OwnedResource),
                 "events" => policy.about == About::Events,
                 "templates" if path.ends_with("/spawn") => policy.about == About::NewSandbox,
-                "snapshots" | "templates" | "secrets" | "images" | "quotas" => policy.about == About::OwnedResource,
+                "snapshots" | "templates" | "secrets" | "images" | "quotas" | "keys" => {
+                    policy.about == About::OwnedResource
+                }
                 // The service itself, which no owner has a part of.
                 "audit" | "diagnostics" | "health" | "live" | "metrics" | "openapi.json" | "pool" | "providers"
                 | "ready" | "worker" | "workers" | "{*rest}" | "" => policy.about == About::Nothing,
@@ -401,6 +415,52 @@ mod test {
             };
             assert_eq!(policy.gate, gate, "{method} {path}");
         }
+    }
+
+    /// A key of an owner opens no row that this table does not name.
+    #[test]
+    fn a_route_asks_a_key_of_an_owner_for_the_scope_of_its_group() {
+        use KeyScope::{Events, Images, Metrics, SandboxesRead, SandboxesWrite, Secrets, Snapshots, Templates};
+
+        /// Changes of things that are the operator's.
+        const OPERATORS: [&str; 4] = ["images", "quotas", "secrets", "metrics"];
+        let (_, policies) = router();
+        for (path, method, policy) in rows(&policies) {
+            let reads = *method == Method::GET;
+            let group = path.split('/').nth(1).unwrap();
+            let scope = match group {
+                "sandboxes" if path.ends_with("/snapshots") => Some(Snapshots),
+                "sandboxes" if path.ends_with("/admission") => Some(SandboxesRead),
+                "sandboxes" if reads && !policy.takes_key_as_protocol => Some(SandboxesRead),
+                "sandboxes" => Some(SandboxesWrite),
+                "snapshots" => Some(Snapshots),
+                "templates" if path.ends_with("/spawn") => Some(SandboxesWrite),
+                "templates" => Some(Templates),
+                "events" => Some(Events),
+                _ if OPERATORS.contains(&group) && !reads => None,
+                "quotas" if path.contains("{owner_id}") => Some(SandboxesRead),
+                "images" => Some(Images),
+                "secrets" => Some(Secrets),
+                "metrics" => Some(Metrics),
+                _ => None,
+            };
+            let expected = match scope {
+                Some(scope) => OwnerAccess::Scope(scope),
+                None if path == "/openapi.json" => OwnerAccess::Any,
+                None => OwnerAccess::Closed,
+            };
+            assert_eq!(policy.owners, expected, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_row_is_closed_to_keys_of_owners() {
+        let (_, policies) = router();
+        let owners = |path, method| policies.of(path, &method).owners;
+        assert_eq!(owners(Some("/a/route/of/the/future"), Method::GET), OwnerAccess::Closed);
+        assert_eq!(owners(Some("/api/v1/admin/{*rest}"), Method::PUT), OwnerAccess::Closed);
+        // There is nothing to be had.
+        assert_eq!(owners(None, Method::GET), OwnerAccess::Any);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::control::SpawnRequest;
 use crate::control::Spawned;
 use crate::control::WAIT_MAX;
 use crate::control::WaitFor;
-use crate::http::caller::Owner;
+use crate::http::caller::{Caller, Owner};
 use crate::http::error::{Result, malformed};
 use crate::http::middleware::lease_fence;
 use crate::http::middleware::users::Viewer;
@@ -44,7 +44,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
         (status = 503, description = "No provider is healthy", body = api::ErrorBody)))]
 pub async fn spawn(
     State(api): State<Api>,
-    Owner(owner): Owner,
+    caller: Caller,
     Repeatable(key): Repeatable,
     headers: HeaderMap,
     meter: Meter,
@@ -53,8 +53,15 @@ pub async fn spawn(
     let key = key.map(|key| key.of(&body));
     let generation = lease_fence::generation(&headers)?;
     let asker = Some(meter.account().asker());
-    let request = SpawnRequest { key, generation, asker, ..wire::spawn_request(body, owner)? };
+    let request = SpawnRequest { key, generation, asker, ..request_of(&caller, body)? };
     Ok(answer(&api, &api.control.spawn(request).await?))
+}
+
+/// Converts the body of a spawn, for the owner that the caller names or whose key it holds.
+fn request_of(caller: &Caller, body: api::SpawnRequest) -> Result<SpawnRequest> {
+    caller.check_named(body.owner_id.as_deref())?;
+    let only_own = caller.restricted_to().is_some();
+    Ok(SpawnRequest { only_own, ..wire::spawn_request(body, caller.owner()?.cloned())? })
 }
 
 /// Check whether a spawn would be admitted
@@ -68,10 +75,10 @@ pub async fn spawn(
         (status = 404, description = "No such template, provider or egress list", body = api::ErrorBody)))]
 pub async fn admission(
     State(api): State<Api>,
-    Owner(owner): Owner,
+    caller: Caller,
     Body(body): Body<api::SpawnRequest>,
 ) -> Result<Json<api::AdmissionDecision>> {
-    Ok(Json(wire::decision(&api.control.decide(wire::spawn_request(body, owner)?).await?)))
+    Ok(Json(wire::decision(&api.control.decide(request_of(&caller, body)?).await?)))
 }
 
 /// Returns the response to any spawn.
@@ -150,8 +157,8 @@ async fn everything(api: Api, viewer: Owner, meter: &Meter, filter: ListFilter) 
 #[utoipa::path(delete, path = "/api/v1/sandboxes",
     operation_id = "prune_sandboxes", tag = "sandboxes",
     responses((status = 200, description = "Number of rows that were removed", body = api::Pruned)))]
-pub async fn prune(State(api): State<Api>) -> Result<Json<api::Pruned>> {
-    Ok(Json(api::Pruned { pruned: api.control.prune().await? }))
+pub async fn prune(State(api): State<Api>, Viewer(Owner(viewer)): Viewer) -> Result<Json<api::Pruned>> {
+    Ok(Json(api::Pruned { pruned: api.control.prune(viewer.as_ref()).await? }))
 }
 
 /// Get a sandbox

@@ -5,7 +5,10 @@ use axum::extract::State;
 use axum::response::Response;
 
 use super::wire;
+use crate::control::{Error, Resource};
+use crate::http::caller::Owner;
 use crate::http::error::Result;
+use crate::http::middleware::users::Viewer;
 use crate::http::request::{Json as Body, Name};
 use crate::http::request_memory::Meter;
 use crate::http::state::Api;
@@ -15,12 +18,14 @@ use crate::http::stream::list_body::{self, PART, Part};
 #[utoipa::path(get, path = "/api/v1/secrets",
     operation_id = "list_secrets", tag = "secrets",
     responses((status = 200, body = Vec<api::Secret>, description = "The secrets, without their values")))]
-pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
+pub async fn list(State(api): State<Api>, Viewer(Owner(viewer)): Viewer, meter: Meter) -> Result<Response> {
     list_body::array(&meter, move |after| {
-        let api = api.clone();
+        let (api, viewer) = (api.clone(), viewer.clone());
         async move {
             let rows = api.control.stored_secrets(after.as_ref(), PART).await?;
-            Ok(Part::of(&rows, |last| last.name.clone(), wire::secret))
+            let Part { rows, next } =
+                Part::of(&rows, |last| last.name.clone(), |row| wire::secret_for(viewer.as_ref(), row));
+            Ok(Part { rows: rows.into_iter().flatten().collect(), next })
         }
     })
     .await
@@ -32,8 +37,9 @@ pub async fn list(State(api): State<Api>, meter: Meter) -> Result<Response> {
     responses(
         (status = 200, body = api::Secret, description = "The secret, without its value"),
         (status = 404, body = api::ErrorBody, description = "No such secret")))]
-pub async fn get(State(api): State<Api>, Name(name): Name) -> Result<Json<api::Secret>> {
-    Ok(Json(wire::secret(&api.control.secret(&name).await?)))
+pub async fn get(State(api): State<Api>, Viewer(Owner(viewer)): Viewer, Name(name): Name) -> Result<Json<api::Secret>> {
+    let secret = wire::secret_for(viewer.as_ref(), &api.control.secret(&name).await?);
+    Ok(Json(secret.ok_or_else(|| Error::NotFound(Resource::Secret, name))?))
 }
 
 /// Save a secret

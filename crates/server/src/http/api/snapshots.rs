@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -12,8 +12,10 @@ use super::wire;
 use crate::control::ForkRequest;
 use crate::control::SnapshotCursor;
 use crate::control::SnapshotFilter;
+use crate::http::caller::Owner;
 use crate::http::error::Result;
 use crate::http::middleware::audit::Subject;
+use crate::http::middleware::users::Viewer;
 use crate::http::request::{Json as Body, Name, Params};
 use crate::http::request_memory::Meter;
 use crate::http::state::Api;
@@ -92,8 +94,19 @@ pub struct ListParams {
         (status = 200, body = Vec<api::SnapshotSummary>,
             description = "Snapshots of all providers; empty if no provider has the capability `snapshots`"),
         (status = 400, body = api::ErrorBody, description = "Invalid filter")))]
-pub async fn list(State(api): State<Api>, meter: Meter, Params(params): Params<ListParams>) -> Result<Response> {
-    let filter = wire::snapshot_filter(params.owner_id.as_deref(), params.sandbox_id.as_deref())?;
+pub async fn list(
+    State(api): State<Api>,
+    Viewer(Owner(viewer)): Viewer,
+    meter: Meter,
+    Params(params): Params<ListParams>,
+) -> Result<Response> {
+    let mut filter = wire::snapshot_filter(params.owner_id.as_deref(), params.sandbox_id.as_deref())?;
+    if let Some(viewer) = viewer {
+        if filter.owner.as_ref().is_some_and(|owner| *owner != viewer) {
+            return Ok(Json(Vec::<api::SnapshotSummary>::new()).into_response());
+        }
+        filter.owner = Some(viewer);
+    }
     list_body::array(&meter, move |after: Option<SnapshotCursor>| {
         let api = api.clone();
         let filter = filter.clone();
@@ -138,8 +151,12 @@ fn images(api: &Api) -> Vec<api::SnapshotSummary> {
         (status = 200, body = api::SnapshotSummary, description = "The snapshot"),
         (status = 400, body = api::ErrorBody, description = "Pool mode is on: users share boxes"),
         (status = 404, body = api::ErrorBody, description = "No such snapshot")))]
-pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::SnapshotSummary>> {
-    Ok(Json(of(&api, &api.control.snapshot(&id).await?)))
+pub async fn get(
+    State(api): State<Api>,
+    Viewer(Owner(viewer)): Viewer,
+    Name(id): Name,
+) -> Result<Json<api::SnapshotSummary>> {
+    Ok(Json(of(&api, &api.control.snapshot(&id, viewer.as_ref()).await?)))
 }
 
 /// Remove a snapshot
@@ -150,7 +167,11 @@ pub async fn get(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Sna
         (status = 400, body = api::ErrorBody, description = "Pool mode is on: users share boxes"),
         (status = 404, body = api::ErrorBody, description = "No such snapshot"),
         (status = 500, body = api::ErrorBody, description = "The provider failed; the server retries the removal")))]
-pub async fn delete(State(api): State<Api>, Name(id): Name) -> Result<Json<api::Status>> {
-    api.control.delete_snapshot(&id).await?;
+pub async fn delete(
+    State(api): State<Api>,
+    Viewer(Owner(viewer)): Viewer,
+    Name(id): Name,
+) -> Result<Json<api::Status>> {
+    api.control.delete_snapshot(&id, viewer.as_ref()).await?;
     Ok(wire::status("deleted"))
 }

@@ -5,6 +5,7 @@ mod audit;
 mod egress;
 mod exec;
 mod images;
+mod keys;
 mod list;
 mod ports;
 mod prepare;
@@ -34,6 +35,7 @@ use crate::control::QuotaSummary;
 use crate::control::Sandbox;
 use crate::control::SpawnRequest;
 use crate::control::Template;
+use crate::control::Templates;
 use crate::control::Usage;
 use crate::events::subscription::Filter;
 use crate::events::{Event, EventType};
@@ -44,13 +46,14 @@ pub use audit::{AuditQuery, audit_cursor, audit_entry};
 pub use egress::{egress, egress_policy};
 pub use exec::{bytes, exec_request, exec_result};
 pub use images::{image, image_detail, pruned_images, pull_progress};
+pub use keys::{created_key, key_filter, key_request, owner_key};
 pub use list::{cursor, list_filter};
 pub use ports::{connection, listening_port, port};
 pub use processes::{background, process, process_ref, process_started};
 pub use sandbox_stats::{sandbox_stats, stats_filter};
 pub use scalars::{duration, mode, span, span_or_zero, time};
 pub use search::{replace, replace_result, search, search_result};
-pub use secrets::{secret, secret_binding};
+pub use secrets::{secret, secret_binding, secret_for};
 pub use snapshots::{fork_request, image_snapshot, snapshot, snapshot_filter, snapshot_request, warm_snapshot};
 pub use socket::{SocketCommand, signal, socket_start, terminal_size};
 pub use trees::{amend, amended, pack};
@@ -112,6 +115,17 @@ pub fn template_spawn(
     let owner_id = body.owner_id.take();
     let options = api::SpawnOptions::from(body);
     spawn_request(api::SpawnRequest { owner_id, template: Some(name), ..options.into() }, header)
+}
+
+/// Returns the templates that a request is about, of the owner in its query or else of all; `None` if these are
+/// hidden from its `viewer`.
+pub fn templates(viewer: Option<OwnerId>, owner_id: Option<&str>) -> Result<Option<Templates>, ApiError> {
+    let named = owner(None, owner_id)?;
+    Ok(match (viewer, named) {
+        (None, named) => Some(Templates::Of(named)),
+        (Some(viewer), None) => Some(Templates::UsableBy(viewer)),
+        (Some(viewer), Some(named)) => (viewer == named).then_some(Templates::Of(Some(viewer))),
+    })
 }
 
 /// Parses an owner's id in a path.
@@ -253,6 +267,7 @@ pub fn template(template: &Template) -> api::Template {
         template.options.clone();
     api::Template {
         name: template.name.clone(),
+        owner_id: template.owner.as_ref().map(ToString::to_string),
         image,
         memory_mb: size.memory_mb,
         vcpus: size.vcpus,

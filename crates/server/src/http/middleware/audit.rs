@@ -28,6 +28,10 @@ use crate::http::state::Api;
 #[derive(Debug, Clone)]
 pub struct Subject(pub String);
 
+/// Owner of the [`Subject`], if it has one. Set in the same way.
+#[derive(Debug, Clone)]
+pub struct SubjectOwner(pub String);
+
 /// Facts about a request, collected before it is answered.
 struct Asked {
     started: Instant,
@@ -78,6 +82,7 @@ impl Asked {
         let pairs = [
             ("key", key),
             ("name", extensions.get().map(|Subject(name)| name.clone())),
+            ("owner", extensions.get().map(|SubjectOwner(owner)| owner.clone())),
             ("error", extensions.get().map(|Failure(error)| error.code().to_owned())),
         ];
         let detail: Vec<String> =
@@ -109,6 +114,7 @@ fn actor(answer: &Extensions) -> (String, Option<String>) {
         Principal::Anonymous => "anonymous".to_owned(),
         Principal::ApiKey(_) => "api_key".to_owned(),
         Principal::Admin(_) => "admin".to_owned(),
+        Principal::Owner(holder) => format!("owner:{}", holder.key.owner()),
         Principal::Worker(id) => format!("worker:{id}"),
     };
     (actor, principal.key_id().map(|key| key.as_str().to_owned()))

@@ -11,9 +11,10 @@ use domain::Timestamp;
 use crate::auth::token::Scope;
 use crate::auth::{Access, Demand, Denied, KeyId, Principal};
 use crate::http::caller::Caller;
-use crate::http::error::{ApiError, Refusal};
+use crate::http::error::{ApiError, Refusal, Result};
+use crate::http::key_life::KeyLife;
 use crate::http::middleware::rate_limit::{Allowed, Limited};
-use crate::http::policy::{Gate, Policy};
+use crate::http::policy::{Audit, Gate, Policy};
 use crate::http::preview::admission;
 use crate::http::request_memory::Meter;
 use crate::http::state::Api;
@@ -39,7 +40,7 @@ pub struct Worker {
 impl<S: Send + Sync> FromRequestParts<S> for Worker {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
         // Present on every route that asks for a worker's credential.
         let worker = parts.extensions.get::<Worker>().cloned();
         worker.ok_or_else(|| Refusal::Unauthorized("this route is for workers".to_owned()).into())
@@ -47,7 +48,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Worker {
 }
 
 /// Lets an authorized request through, with its [`Caller`] in its extensions. Answers 401 to
-/// others, and 429 to callers above the rate limit.
+/// others, 403 to owners' keys that do not open the route, and 429 to callers above the rate limit.
 pub async fn pass(api: &Api, policy: Policy, mut request: Request, next: Next) -> Response {
     let gate = policy.gate;
     let access = &api.settings.access;
@@ -67,12 +68,18 @@ pub async fn pass(api: &Api, policy: Policy, mut request: Request, next: Next) -
         Err(denied) => return refuse(&request, limited.as_ref(), denied),
     };
     let caller = Caller::of(access, principal, &request);
+    if let Some(key) = caller.owner_key() {
+        key.note_use(api.control.now());
+    }
     let refused = wrong_key.map(|denied| {
         limited.as_ref().map(Limited::count_attempt);
         note(&request, denied)
     });
     request.extensions_mut().insert(caller.clone());
-    let mut response = pass_on(api, policy, limited.as_ref(), &caller, request, next).await;
+    // A change that is recorded runs to its end, so that the record tells the truth.
+    let may_be_cut = policy.audit == Audit::Nothing;
+    let answer = pass_on(api, policy, limited.as_ref(), &caller, request, next);
+    let mut response = KeyLife::of(&caller).pass(may_be_cut, answer).await;
     response.extensions_mut().insert(caller);
     if let Some(refused) = refused {
         response.extensions_mut().insert(refused);
@@ -135,9 +142,23 @@ async fn pass_on(
             Err(too_fast) => return limited.refuse(too_fast),
         }
     }
-    let response = Meter::of(api, caller).pass(policy.is_vital, request, next).await;
+    let response = match check_owner(api, policy, caller, request.headers()) {
+        Ok(()) => Meter::of(api, caller).pass(policy.is_vital, request, next).await,
+        Err(refused) => refused.into_response(),
+    };
     // The answer of a preview is that of a program in a sandbox.
     if policy.gate == Gate::Preview { response } else { marked(allowed, response) }
+}
+
+/// Checks that an owner's key opens the route, and that the request names no other owner.
+fn check_owner(api: &Api, policy: Policy, caller: &Caller, headers: &HeaderMap) -> Result<()> {
+    let demand = match policy.gate {
+        Gate::Key(demand) => demand,
+        Gate::Preview | Gate::Worker(_) => Demand::Key,
+    };
+    let checked = api.settings.access.check_owner_access(&caller.principal, demand, policy.owners);
+    checked.map_err(Refusal::Forbidden)?;
+    caller.check_header(headers)
 }
 
 /// Answers a request whose credential is missing or wrong.
@@ -183,7 +204,7 @@ fn admit_worker(
             Scope::Heartbeat => "the token does not have the scope `worker:heartbeat`",
             Scope::Lease => "the token does not have the scope `worker:lease`",
         };
-        Err(Denied { message, tried: None })
+        Err(Denied::of(message, None))
     }
 }
 
@@ -197,11 +218,15 @@ fn note(request: &Request, denied: Denied) -> Refused {
 
 #[cfg(test)]
 mod test {
+    use std::sync::Arc;
+
     use axum::http::HeaderName;
+    use store::clock::SteadyClock;
 
     use super::*;
     use crate::auth::token::{AUDIENCE, Claims, ScopeNames, sign};
     use crate::config::{Inputs, Secret, load};
+    use crate::owner_keys::OwnerKeys;
 
     /// Checks the credential of a worker that the path calls `named`. Returns the admitted worker or the
     /// message of the refusal.
@@ -211,7 +236,8 @@ mod test {
         let folder = "/nonexistent".into();
         let inputs =
             Inputs { config_file: None, of_machine: None, home: None, current_dir: folder, env, is_root: true };
-        let access = Access::new(&load(&inputs).unwrap().config.auth);
+        let keys = Arc::new(OwnerKeys::new(Arc::new(SteadyClock::start())));
+        let access = Access::new(&load(&inputs).unwrap().config.auth, keys);
         let headers = HeaderMap::from_iter([
             (HeaderName::from_static("x-worker-id"), id.parse().unwrap()),
             (HeaderName::from_static("x-worker-token"), token.parse().unwrap()),

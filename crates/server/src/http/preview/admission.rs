@@ -44,10 +44,13 @@ pub fn admit(api: &Api, request: &mut Request) -> Result<Principal, Denied> {
 
 fn by_key(api: &Api, headers: &HeaderMap) -> Result<Principal, Denied> {
     let access = &api.settings.access;
-    access.authorize(access.authenticate_preview(headers), Demand::Key).map_err(|denied| Denied {
-        message: "this preview requires a key, or its link has expired; open a link from `tidebox open` or POST \
-                  /api/v1/sandboxes/{id}/preview, or send `X-API-Key` or `X-Preview-Token`",
-        ..denied
+    access.authorize(access.authenticate_preview(headers), Demand::Key).map_err(|denied| {
+        if denied.has_ended {
+            return denied;
+        }
+        let message = "this preview requires a key, or its link has expired; open a link from `tidebox open` or POST \
+                       /api/v1/sandboxes/{id}/preview, or send `X-API-Key` or `X-Preview-Token`";
+        Denied { message, ..denied }
     })
 }
 

@@ -241,8 +241,13 @@ fn name_of(pair: &[u8]) -> &[u8] {
 
 #[cfg(test)]
 mod test {
+    use std::sync::Arc;
+
+    use store::clock::SteadyClock;
+
     use super::*;
     use crate::config::{Inputs, load};
+    use crate::owner_keys::OwnerKeys;
 
     const TOKEN: &str = "tbp-6930a2c0abcdefghijklmnopqrstuvwxyz";
 
@@ -278,7 +283,8 @@ mod test {
             env,
             is_root: true,
         };
-        let access = Access::new(&load(&inputs).unwrap().config.auth);
+        let keys = Arc::new(OwnerKeys::new(Arc::new(SteadyClock::start())));
+        let access = Access::new(&load(&inputs).unwrap().config.auth, keys);
         let peer = Peer { address: Some("203.0.113.9".parse().unwrap()), via_unix: false, is_secure: true };
         let mut headers = map(sent);
         to_program(&mut headers, &access, peer);

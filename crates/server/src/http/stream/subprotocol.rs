@@ -36,7 +36,7 @@ pub fn take_key(headers: &mut HeaderMap) -> Result<(), Denied> {
     }
     for key in keys {
         let message = "the subprotocol `tidebox.key.…` does not hold the base64url of a key, without padding";
-        headers.append(API_KEY, key.ok_or(Denied { message, tried: None })?);
+        headers.append(API_KEY, key.ok_or(Denied::of(message, None))?);
     }
     Ok(())
 }

@@ -16,11 +16,12 @@ use tracing::Instrument;
 
 use super::subprotocol;
 use crate::http::error::{ApiError, Refusal, Result, malformed};
+use crate::http::key_life::KeyLife;
 use crate::http::state::Api;
 
 #[cfg(test)]
 pub use session::PING_EVERY;
-pub use session::{BUFFER_BYTES, End, Inflow, MESSAGE, Session, heard, json, kind, pings};
+pub use session::{BUFFER_BYTES, End, Inflow, Life, MESSAGE, Session, heard, json, kind, pings};
 
 /// The only supported version of the protocol.
 const VERSION: &[u8] = b"13";
@@ -48,16 +49,17 @@ impl Handshake {
         self,
         api: Api,
         mut request: Request,
-        session: impl FnOnce(Api, TokioIo<Upgraded>) -> F + Send + 'static,
+        session: impl FnOnce(Api, Life, TokioIo<Upgraded>) -> F + Send + 'static,
     ) -> Response
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let upgrade = hyper::upgrade::on(&mut request);
+        let life = Life { key: KeyLife::among(request.extensions()), stop: api.stop.clone() };
         let tasks = api.control.tasks().clone();
         let session = async move {
             match upgrade.await {
-                Ok(stream) => session(api, TokioIo::new(stream)).await,
+                Ok(stream) => session(api, life, TokioIo::new(stream)).await,
                 // The client hung up before the answer.
                 Err(error) => tracing::debug!(%error, "a WebSocket was not opened"),
             }

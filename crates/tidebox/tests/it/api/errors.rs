@@ -86,8 +86,8 @@ async fn what_a_route_does_not_read_is_refused_and_not_ignored() {
     let id = server.spawn().await;
     for (method, path) in [
         (Method::DELETE, "/sandboxes?state=failed".to_owned()),
-        (Method::GET, "/templates?limit=1".to_owned()),
-        (Method::HEAD, "/templates?limit=1".to_owned()),
+        (Method::GET, "/providers?limit=1".to_owned()),
+        (Method::HEAD, "/providers?limit=1".to_owned()),
         (Method::GET, "/quotas?owner=x".to_owned()),
         (Method::GET, format!("/sandboxes/{id}?x=1")),
         (Method::POST, "/sandboxes/admission?x".to_owned()),

@@ -39,7 +39,7 @@ pub async fn open(State(api): State<Api>, Name(id): Name, meter: Meter, request:
     let handshake = Handshake::check(&api, request.headers(), INSTEAD)?;
     api.control.may_exec(&id).await?;
     let held = meter.account().reserve_within(session::SOCKET_BYTES, WAIT_MAX).await?;
-    Ok(handshake.open(api, request, |api, io| session::run(api, id, io, held)))
+    Ok(handshake.open(api, request, |api, life, io| session::run(api, id, io, life, held)))
 }
 
 /// Route for a client that speaks no WebSocket and wants to see a process.
@@ -106,5 +106,5 @@ pub async fn attach(
     }
     let process = api.control.attach_process(&id, &process, attach).await?;
     let view = session::View { process, stdin, binary: params.binary };
-    Ok(handshake.open(api, request, |api, io| session::attach(api, id, io, held, view)))
+    Ok(handshake.open(api, request, |api, life, io| session::attach(api, id, io, life, held, view)))
 }

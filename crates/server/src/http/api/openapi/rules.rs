@@ -34,7 +34,11 @@ struct Failure(&'static str, &'static str, &'static str);
 
 const BAD_REQUEST: Failure = Failure("400", "BadRequest", "Invalid request; the message says what to change");
 const UNAUTHORIZED: Failure = Failure("401", "Unauthorized", "No key, or a wrong one");
-const FORBIDDEN: Failure = Failure("403", "Forbidden", "The `Host` or the `Origin` is not allowed");
+const FORBIDDEN: Failure = Failure(
+    "403",
+    "Forbidden",
+    "The `Host` or the `Origin` is not allowed, or the key of an owner does not open the route",
+);
 const NOT_FOUND: Failure = Failure("404", "NotFound", "Nothing at this path");
 const TOO_LARGE: Failure = Failure("413", "PayloadTooLarge", "The body is larger than the route accepts");
 const MEDIA_TYPE: Failure = Failure("415", "UnsupportedMediaType", "The body is not `application/json`");
@@ -173,7 +177,7 @@ fn schemes(components: &mut Components) {
     let mut bearer = Http::new(HttpAuthScheme::Bearer);
     bearer.description = Some("The API key as a bearer token, for clients that cannot send `X-API-Key`".to_owned());
     for (name, scheme) in [
-        (API_KEY, in_header("X-API-Key", "The API key, or the admin key")),
+        (API_KEY, in_header("X-API-Key", "The API key, the admin key, or a key of an owner")),
         (BEARER, SecurityScheme::Http(bearer)),
         (ADMIN_KEY, in_header("X-Admin-API-Key", "The admin key")),
         (WORKER_ID, in_header("X-Worker-ID", "The worker; must be the one in the path")),

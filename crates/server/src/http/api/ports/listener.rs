@@ -15,7 +15,7 @@ use crate::control::Listener;
 use crate::control::Refuser;
 use crate::http::error::{ApiError, malformed};
 use crate::http::state::Api;
-use crate::http::stream::websocket::{BUFFER_BYTES, End, Inflow, MESSAGE, Session, heard, json, pings};
+use crate::http::stream::websocket::{BUFFER_BYTES, End, Inflow, Life, MESSAGE, Session, heard, json, pings};
 use crate::http::strict_json::parse_as;
 
 /// Time in which a connection has to be taken.
@@ -28,6 +28,7 @@ pub(super) async fn run(
     api: Api,
     id: String,
     io: impl AsyncRead + AsyncWrite + Unpin,
+    life: Life,
     mut listener: Listener,
     held: Reservation,
 ) {
@@ -39,7 +40,7 @@ pub(super) async fn run(
         tokio::select! {
             end = announce(&api, &id, &mut listener, &mut sink) => end,
             end = hear(&mut source, &refuser, &inflow) => end,
-            () = api.stop.cancelled() => End::stopping("the port is closed"),
+            end = life.over("the port is closed") => end,
         }
     };
     // The connections end before the last message.

@@ -14,7 +14,7 @@ use crate::control::Error;
 use crate::http::error::{ApiError, malformed};
 use crate::http::state::Api;
 use crate::http::stream::port_stream::{Cut, Part, PortStream};
-use crate::http::stream::websocket::{BUFFER_BYTES, End, Inflow, MESSAGE, Session, heard, json, kind, pings};
+use crate::http::stream::websocket::{BUFFER_BYTES, End, Inflow, Life, MESSAGE, Session, heard, json, kind, pings};
 use crate::http::strict_json::parse_as;
 
 /// Largest message that is sent, in bytes.
@@ -36,6 +36,7 @@ pub(super) async fn run(
     api: Api,
     id: String,
     io: impl AsyncRead + AsyncWrite + Unpin,
+    life: Life,
     connection: Connection,
     held: Reservation,
 ) {
@@ -44,7 +45,7 @@ pub(super) async fn run(
     let inflow = session.inflow();
     let end = tokio::select! {
         end = converse(&api, &id, &mut session.socket, &inflow, connection) => end,
-        () = api.stop.cancelled() => End::stopping("the connection was closed"),
+        end = life.over("the connection was closed") => end,
         () = ended.cancelled() => {
             ApiError::from(Error::NoFile("the port was closed, which resets its connections".to_owned()))
                 .into()

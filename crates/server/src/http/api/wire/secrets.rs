@@ -37,6 +37,15 @@ pub fn secret_binding(body: &api::SecretRequest) -> Result<SecretBinding, ApiErr
     })
 }
 
+/// Converts a secret to the API, without its value and without owners other than the `viewer`; `None` if the viewer
+/// may not use it.
+pub fn secret_for(viewer: Option<&OwnerId>, stored: &StoredSecret) -> Option<api::Secret> {
+    let Some(viewer) = viewer else { return Some(secret(stored)) };
+    let mut shown = stored.binding.admits(Some(viewer)).then(|| secret(stored))?;
+    shown.owners.retain(|owner| owner == viewer.as_str());
+    Some(shown)
+}
+
 /// Converts a secret to the API, without its value.
 pub fn secret(secret: &StoredSecret) -> api::Secret {
     let is_for_commands = secret.binding.is_for_commands();

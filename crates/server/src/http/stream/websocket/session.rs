@@ -13,10 +13,12 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error as Fault, Message};
 use tokio_util::io::ReaderStream;
+use tokio_util::sync::CancellationToken;
 
 use super::inflow::Counter;
 use crate::budget::{Account, Reservation};
 use crate::http::error::{ApiError, Refusal};
+use crate::http::key_life::{KEY_ENDED, KeyLife};
 use crate::http::request_memory::{SMALL_BYTES, held_with};
 use crate::http::stream::paced_read::Ruled;
 use crate::http::strict_json::parse_as;
@@ -65,7 +67,7 @@ impl End {
     }
 
     /// Returns the end for a server that stops. `outcome` is what became of the session's work.
-    pub fn stopping(outcome: &str) -> End {
+    fn stopping(outcome: &str) -> End {
         let message = format!("the server is shutting down; {outcome}");
         let words = SocketOutput::Error { code: "unavailable".to_owned(), message };
         End { words: Some(words), code: CloseCode::Away, is_garbled: false }
@@ -101,6 +103,27 @@ impl End {
 impl From<ApiError> for End {
     fn from(error: ApiError) -> End {
         End::error(&error)
+    }
+}
+
+/// Life of a session, which ends with the server and with the key that opened it.
+#[derive(Debug)]
+pub struct Life {
+    pub(super) key: KeyLife,
+    pub(super) stop: CancellationToken,
+}
+
+impl Life {
+    /// Waits for the end of the life. `outcome` is what becomes of the session's work.
+    pub async fn over(&self, outcome: &str) -> End {
+        tokio::select! {
+            () = self.stop.cancelled() => End::stopping(outcome),
+            () = self.key.over() => {
+                let message = format!("{KEY_ENDED}; {outcome}");
+                let words = SocketOutput::Error { code: "unauthorized".to_owned(), message };
+                End { words: Some(words), code: CloseCode::Policy, is_garbled: false }
+            }
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use crate::http::api::wire;
 use crate::http::error::{ApiError, malformed};
 use crate::http::state::Api;
 use crate::http::stream::utf8::Text;
-use crate::http::stream::websocket::{BUFFER_BYTES, End, Inflow, MESSAGE, Session, heard, json, kind, pings};
+use crate::http::stream::websocket::{BUFFER_BYTES, End, Inflow, Life, MESSAGE, Session, heard, json, kind, pings};
 use crate::http::strict_json::parse_as;
 
 /// Time that a client may take to send its first message.
@@ -39,12 +39,12 @@ const BINARY_BYTES_MAX: usize = 64 * 1024;
 pub(super) const SOCKET_BYTES: usize = STREAM_BYTES_MAX + 2 * 6 * TEXT_BYTES_MAX + 4 * BUFFER_BYTES;
 
 /// Runs one command for the client on `io`.
-pub(super) async fn run(api: Api, id: String, io: impl AsyncRead + AsyncWrite + Unpin, held: Reservation) {
+pub(super) async fn run(api: Api, id: String, io: impl AsyncRead + AsyncWrite + Unpin, life: Life, held: Reservation) {
     let mut session = Session::on(io, held).await;
     let inflow = session.inflow();
     let end = tokio::select! {
         end = converse(&api, &id, &mut session.socket, &inflow) => end,
-        () = api.stop.cancelled() => End::stopping("the command was killed"),
+        end = life.over("the command was killed") => end,
     };
     session.end(end).await;
 }
@@ -79,6 +79,7 @@ pub(super) async fn attach(
     api: Api,
     id: String,
     io: impl AsyncRead + AsyncWrite + Unpin,
+    life: Life,
     held: Reservation,
     view: View,
 ) {
@@ -89,7 +90,7 @@ pub(super) async fn attach(
     let exchange = exchange(&api, &id, &mut session.socket, Exchange { stdin, handle, output, form }, &inflow);
     let end = tokio::select! {
         end = exchange => end,
-        () = api.stop.cancelled() => End::stopping("the process keeps running"),
+        end = life.over("the process keeps running") => end,
     };
     session.end(end).await;
 }
