@@ -30,7 +30,7 @@ pub struct EventQuery {
 /// A selection of rows of the audit history; absent fields match every row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditQuery {
-    /// Caller: `admin`, `api_key`, `anonymous` or `worker:<id>`.
+    /// Caller: `admin`, `api_key`, `anonymous`, `owner:<id>` for a key of an owner, or `worker:<id>`.
     pub actor: Option<String>,
     /// Action, such as `quotas.update`.
     pub action: Option<String>,

@@ -38,6 +38,7 @@
 //!   [`PortListener`].
 //! - Images: [`Client::images`], [`Client::pull_image`] with its progress as a [`PullStream`].
 //! - Secrets: [`Client::save_secret`], [`Client::secrets`].
+//! - Keys of owners: [`Client::create_key`], [`Client::keys`], [`Client::revoke_key`].
 //! - Templates: [`Client::create_template`], [`Client::spawn_template`].
 //! - The service: [`Client::ready`], [`Client::providers`], [`Client::events`] as an
 //!   [`EventStream`], [`Client::audit`].
@@ -70,6 +71,7 @@ mod exec;
 mod file;
 mod frame;
 mod image;
+mod key;
 mod line;
 mod path;
 mod port;

@@ -13,8 +13,8 @@ use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
     attach, audit, bench, completion, config, cp, destroy, doctor, egress, events, exec, extend, firecracker, forward,
-    get, grep, image, kill, list, logs, open, pause, ports, provider, prune, ps, run, secret, serve, shell, snapshot,
-    spawn, stats, sync, template, top, version, worker,
+    get, grep, image, key, kill, list, logs, open, pause, ports, provider, prune, ps, run, secret, serve, shell,
+    snapshot, spawn, stats, sync, template, top, version, worker,
 };
 
 /// Disposable sandboxes for unreviewed code.
@@ -126,6 +126,7 @@ enum Remote {
     Prune(prune::PruneArgs),
     Template(template::TemplateArgs),
     Secret(secret::SecretArgs),
+    Key(key::KeyArgs),
     Provider(provider::ProviderArgs),
     Image(image::ImageArgs),
     Events(events::EventsArgs),
@@ -223,6 +224,7 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
         Remote::Prune(args) => prune::run(context, &args).await,
         Remote::Template(args) => template::run(context, args).await,
         Remote::Secret(args) => secret::run(context, args).await,
+        Remote::Key(args) => key::run(context, args).await,
         Remote::Provider(args) => provider::run(context, args).await,
         Remote::Image(args) => image::run(context, args).await,
         Remote::Events(args) => events::run(context, args).await,

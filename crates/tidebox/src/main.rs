@@ -22,6 +22,7 @@ mod forward;
 mod get;
 mod grep;
 mod image;
+mod key;
 mod kill;
 mod list;
 mod log;
