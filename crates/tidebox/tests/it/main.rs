@@ -22,6 +22,7 @@ mod generators;
 mod hanging;
 mod http2;
 mod images;
+mod keys;
 mod listen;
 mod load;
 mod log;
