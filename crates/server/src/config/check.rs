@@ -365,10 +365,7 @@ fn registry_logins(draft: &mut Draft) {
 fn keys(draft: &mut Draft) {
     let auth = &draft.config.auth;
     // A value that is at fault has been reported already.
-    let has_admin_key = auth.admin_api_key.is_some() || draft.has_fault_of_secret("auth.admin_api_key");
-    // With the admin key alone, every team has a key of its own.
-    let no_api_key =
-        auth.enabled && auth.api_key.is_none() && !has_admin_key && !draft.has_fault_of_secret("auth.api_key");
+    let no_api_key = auth.enabled && auth.api_key.is_none() && !draft.has_fault_of_secret("auth.api_key");
     let no_admin_key =
         !auth.admin_only.is_empty() && auth.admin_api_key.is_none() && !draft.has_fault_of_secret("auth.admin_api_key");
     if no_api_key {

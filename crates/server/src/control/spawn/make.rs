@@ -163,7 +163,9 @@ impl Control {
             let is_unasked = matches!(error, providers::Error::NotAsked(_));
             let from = match self.host_of(&sandbox) {
                 BoxHost::Worker(from) if is_unasked => from,
-                _ => return Err(runtime_error(&sandbox, error)),
+                BoxHost::ThisServer | BoxHost::Service | BoxHost::Worker(_) => {
+                    return Err(runtime_error(&sandbox, error));
+                }
             };
             tracing::warn!(
                 id = %sandbox.id,
