@@ -236,8 +236,8 @@ async fn without_authentication_a_key_still_restricts_to_its_owner() {
 }
 
 #[tokio::test]
-async fn keys_and_their_last_use_outlive_a_restart_and_the_admin_key_alone_is_enough() {
-    let settings = format!("{MOCK} auth.enabled=true auth.admin_api_key={ADMIN}");
+async fn keys_and_their_last_use_outlive_a_restart() {
+    let settings = format!("{MOCK} auth.enabled=true auth.api_key={API} auth.admin_api_key={ADMIN}");
     let mut server = TestServer::builder(&settings).start().await;
     server.key = Some(ADMIN.to_owned());
     let ann = Key::of(&server, "ann").await;

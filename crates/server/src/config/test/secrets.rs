@@ -106,8 +106,11 @@ fn a_file_that_cannot_be_read_is_refused() {
 #[test]
 fn authentication_without_a_key_is_refused() {
     check("auth: {enabled: true}", &["auth.enabled (@): needs a key; set `auth.api_key` or `auth.api_key_file`"]);
-    // With the admin key alone, each team has a key of its owner.
-    check("auth: {enabled: true, admin_api_key: a}", &[]);
+    // The admin key alone opens everything, but `auth.enabled` needs an API key all the same.
+    check(
+        "auth: {enabled: true, admin_api_key: a}",
+        &["auth.enabled (@): needs a key; set `auth.api_key` or `auth.api_key_file`"],
+    );
     check("auth: {enabled: true, api_key: a}", &[]);
     check("auth: {enabled: true, api_key: 5}", &["auth.api_key (@): must be a string in quotes"]);
     assert_eq!(layers("").naming("auth.api_key_file").env("TIDEBOX_AUTH_ENABLED", "true").faults().len(), 1);
