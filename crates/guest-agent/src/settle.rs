@@ -40,6 +40,13 @@ impl Agent {
         }
     }
 
+    /// Settles when the tasks that are ready have run, of which one writes an answer. The server has work of
+    /// its own then, and a command that follows need not wait.
+    pub(crate) async fn settle_next(self: Rc<Self>) {
+        tokio::task::yield_now().await;
+        self.settle();
+    }
+
     /// Settles soon, where no request comes.
     pub(crate) async fn settle_soon(self: Rc<Self>) {
         tokio::time::sleep(PAUSE).await;

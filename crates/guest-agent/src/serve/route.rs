@@ -75,6 +75,7 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             return done();
         }
         (&Method::GET, HELLO) => {
+            spawn_local(Rc::clone(agent).settle_next());
             return json(&Hello { protocol: VERSION, version: env!("CARGO_PKG_VERSION").to_owned() });
         }
         (&Method::POST, "/deadline") => {
