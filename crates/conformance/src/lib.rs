@@ -7,6 +7,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a case fails by panicking")]
 
+mod accounts;
 mod answers;
 mod archives;
 mod case;
@@ -16,6 +17,7 @@ mod disk;
 mod egress;
 mod exec;
 mod files;
+mod followed;
 mod images;
 mod lifecycle;
 mod listen;
@@ -88,6 +90,8 @@ fn agent_cases() -> Vec<Case> {
         tree::cases(),
         search::cases(),
         archives::cases(),
+        accounts::cases(),
+        followed::cases(),
     ];
     groups.into_iter().flatten().collect()
 }

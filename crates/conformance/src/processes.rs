@@ -17,6 +17,7 @@ use super::subject::{Subject, argv, eventually, pieces, sh, soon};
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case!("a process in the background keeps its output and its exit", kept, Background),
+        case!("a process is found by its process id", found_by_pid, Background),
         case!("output of a process is read on from any position", positions, Background),
         case!("a process in the background survives its server", survives, Background, Reopen),
         case!("a name is that of one running process", names, Background),
@@ -95,6 +96,30 @@ async fn start(guest: &Arc<dyn Guest>, command: Command, background: Background)
 
 async fn listed(guest: &Arc<dyn Guest>, process: u64) -> Option<ProcessInfo> {
     guest.processes().await.unwrap().into_iter().find(|listed| listed.process == process)
+}
+
+async fn found_by_pid(subject: Subject) {
+    let inside = subject.start().await;
+    let mut pids = Vec::new();
+    for _ in 0..2 {
+        let process = start(&inside.guest, sh("read go"), open()).await;
+        let pid = listed(&inside.guest, process.process).await.unwrap().pid.unwrap();
+        pids.push((process.process, pid));
+    }
+    let of = async |pid| soon("the process", inside.guest.processes_of_pid(pid)).await.unwrap();
+    for (number, pid) in &pids {
+        let found = of(*pid).await;
+        assert_eq!(found.iter().map(|process| process.process).collect::<Vec<_>>(), [*number]);
+        assert_eq!(found[0].pid, Some(*pid));
+    }
+    for none in [i32::MAX as u32, u32::MAX] {
+        assert_eq!(of(none).await, []);
+    }
+    let (ended, pid) = pids[0];
+    inside.guest.process_input(ended, pieces(b""), true).await.unwrap();
+    Reader::follow(&inside.guest, ended, 0).await.rest().await;
+    // Those that do not say which process id one had find it no more.
+    assert!(of(pid).await.iter().all(|process| process.process == ended && process.ended_pid == Some(pid)));
 }
 
 async fn kept(subject: Subject) {

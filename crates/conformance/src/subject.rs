@@ -62,6 +62,12 @@ pub enum Need {
     Background,
     /// Such a command can wait for its readers.
     Lossless,
+    /// Such a command can wait for each of its readers, and keeps what its caller noted.
+    Notes,
+    /// The users of a box are known, and files are worked on as one of them.
+    Accounts,
+    /// Changes of files can be kept until they are taken; see [`Guest::add_watcher`].
+    Watchers,
     /// Paths can be as long as the kernel takes them, and directories be nested deeper.
     Depth,
     /// The terminals of a box are bounded.
@@ -245,6 +251,9 @@ impl Subject {
             | Need::Sleepers
             | Need::Background
             | Need::Lossless
+            | Need::Notes
+            | Need::Accounts
+            | Need::Watchers
             | Need::Depth
             | Need::BoundedCopies
             | Need::OwnTerminals

@@ -56,6 +56,7 @@ mod resources;
 mod sandbox;
 mod share;
 mod spawn_options;
+mod terms;
 mod text;
 mod worker;
 
@@ -85,5 +86,6 @@ pub use resources::{InvalidResource, Resources, SizeOptions};
 pub use sandbox::{Event, InvalidTransition, State, StopReason};
 pub use share::Share;
 pub use spawn_options::{InvalidOptions, SpawnOptions};
+pub use terms::{InvalidTerms, PortAccess, Terms};
 pub use text::InvalidName;
 pub use worker::{Candidate, Capacity, InvalidWorkerId, WorkerId, WorkerStatus, choose, is_stale};

@@ -22,6 +22,7 @@ use crate::exec::reapers::Reapers;
 use crate::failure::Result;
 use crate::files::long_work::LONG_WORK_MAX;
 use crate::files::watch::WATCHES_MAX;
+use crate::files::watchers::Watchers;
 use crate::known_ports::KnownPorts;
 use crate::launch::machine::Kernel;
 use crate::listeners::Listeners;
@@ -92,8 +93,10 @@ pub(crate) struct Agent {
     pub(crate) file_operations: Arc<Semaphore>,
     /// Turns of file work on threads of its own.
     pub(crate) long_work: Arc<Semaphore>,
-    /// Watches of files.
+    /// Watches of files, without watchers.
     pub(crate) watches: Arc<Semaphore>,
+    /// Watchers, which keep changes of files.
+    pub(crate) watchers: Watchers,
     /// Turn of work that holds whole files in memory.
     pub(crate) whole_files: Arc<Semaphore>,
     pub(crate) connections: Arc<Semaphore>,
@@ -141,6 +144,7 @@ impl Agent {
             file_operations: Arc::new(Semaphore::new(FILE_OPERATIONS_MAX)),
             long_work: Arc::new(Semaphore::new(LONG_WORK_MAX)),
             watches: Arc::new(Semaphore::new(WATCHES_MAX)),
+            watchers: Watchers::default(),
             whole_files: Arc::new(Semaphore::new(1)),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             egress: Egress::new(boot.network, diverted),

@@ -227,15 +227,15 @@ impl Command {
             kill(agent, &tree).await;
             return None;
         };
-        let code = match (refused, report) {
-            _ if timed_out => CODE_TIMED_OUT,
+        let (code, signal) = match (refused, report) {
+            _ if timed_out => (CODE_TIMED_OUT, None),
             (Some((code, errno)), _) => {
                 complain(&exec, errno, to).await;
-                code
+                (code, None)
             }
-            (None, Some(Report::Exited(status))) => code(status),
+            (None, Some(Report::Exited(status))) => (code(status), signal_of(status)),
             // The reaper was killed, and with it every process below it.
-            (None, _) => CODE_KILLED,
+            (None, _) => (CODE_KILLED, Some(libc::SIGKILL)),
         };
         let Some(left) = streams.finish(&phase).await else {
             kill(agent, &tree).await;
@@ -245,7 +245,7 @@ impl Command {
         let oom_killed = reaper.memory_killed.get() || oom::kills(agent.oom_events.as_ref()) > oom_kills_before;
         let pids_exhausted = agent.pids_refused() > pids_refused_before;
         let duration_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        Some(Exit { code, timed_out, oom_killed, pids_exhausted, duration_us })
+        Some(Exit { code, signal, timed_out, oom_killed, pids_exhausted, duration_us })
     }
 }
 
@@ -338,6 +338,11 @@ async fn read_end(pipe: &pipe::Receiver, reaper: &Reaper) -> Option<Report> {
 /// Returns the exit code of a status as `waitpid` gives it.
 fn code(status: i32) -> i32 {
     if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) }
+}
+
+/// Returns the signal that ended a process, if one did.
+fn signal_of(status: i32) -> Option<i32> {
+    libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
 }
 
 /// Returns the reason why a program was not executed, in a shell's words.

@@ -5,10 +5,13 @@ pub(crate) mod amend;
 pub(crate) mod as_user;
 mod copy;
 pub(crate) mod glob;
+pub(crate) mod in_place;
 pub(crate) mod list;
 pub(crate) mod long_work;
 pub(crate) mod manifest;
+mod mode;
 mod names;
+mod owners;
 pub(crate) mod pack;
 mod path;
 pub(crate) mod read;
@@ -19,20 +22,22 @@ pub(crate) mod search;
 pub(crate) mod unpack;
 mod walk;
 pub(crate) mod watch;
+pub(crate) mod watchers;
 pub(crate) mod write;
+pub(crate) mod xattrs;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use guest_protocol::file_text::escaped;
 use guest_protocol::{Chmod, FileInfo, PathOnly};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, Stat, readlinkat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, open, readlinkat, statat};
 use rustix::io::Errno;
 
-use self::path::{RawPath, check, name_of, normal};
-use crate::failure::{Result, invalid, lookup_refused, refused};
+use self::mode::{MODE_MAX, check_mode};
+use self::owners::Owners;
+use self::path::{RawPath, check, name_of, normal, trimmed};
+use crate::failure::{Result, conflict, invalid, lookup_refused, refused};
 
-/// Maximum of the permission bits.
-const MODE_MAX: u32 = 0o7777;
 /// Entries of a directory between two turns of other tasks.
 const ENTRIES_PER_TURN: usize = 128;
 
@@ -43,15 +48,43 @@ pub(crate) fn stat(request: &PathOnly) -> Result<FileInfo> {
     Ok(describe(&normal(path.bytes()), &stat, CWD, path.bytes()))
 }
 
+/// Describes what a path leads to, through all links.
+pub(crate) fn resolve(request: &PathOnly) -> Result<FileInfo> {
+    let path = &check(&request.path)?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let found = open(path.bytes(), flags, Mode::empty()).map_err(|errno| lookup_refused(path, errno))?;
+    let stat = fstat(&found).map_err(|errno| lookup_refused(path, errno))?;
+    let real = readlinkat(CWD, format!("/proc/self/fd/{}", found.as_raw_fd()), Vec::new());
+    let real = real.map_or_else(|_| normal(path.bytes()), |real| real.into_bytes());
+    let real = if real.starts_with(b"/") { real } else { normal(path.bytes()) };
+    Ok(describe(&real, &stat, CWD, &real))
+}
+
+/// Makes a directory, and its parents where they are missing.
+///
+/// # Errors
+/// Conflict for a directory that is there already, invalid for another file.
+pub(crate) fn make_dir(request: &PathOnly) -> Result<()> {
+    let path = &check(&request.path)?;
+    match statat(CWD, path.bytes(), AtFlags::empty()) {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+            Err(conflict(format!("{path}: the directory exists already")))
+        }
+        Ok(_) => Err(invalid(format!("{path}: is not a directory"))),
+        Err(Errno::NOENT) => match write::make_dir_and_parents(trimmed(path.bytes())) {
+            Err(Errno::NOTDIR | Errno::EXIST) => Err(invalid(format!("{path}: a part of it is not a directory"))),
+            made => made.map_err(|errno| refused(path, errno)),
+        },
+        Err(Errno::NOTDIR) => Err(invalid(format!("{path}: a part of it is not a directory"))),
+        Err(errno) => Err(refused(path, errno)),
+    }
+}
+
 /// Sets permission bits; follows links.
 pub(crate) fn chmod(request: &Chmod) -> Result<()> {
     let path = &check(&request.path)?;
     check_mode(request.mode)?;
     rustix::fs::chmod(path.bytes(), Mode::from_raw_mode(request.mode)).map_err(|errno| lookup_refused(path, errno))
-}
-
-fn check_mode(mode: u32) -> Result<()> {
-    if mode <= MODE_MAX { Ok(()) } else { Err(invalid("the mode must be at most 7777 (octal)")) }
 }
 
 /// Describes a file at a normal path; a link is read as `entry` below `dir`.
@@ -60,28 +93,44 @@ fn describe(path: &[u8], stat: &Stat, dir: impl AsFd, entry: &[u8]) -> FileInfo 
     let is_symlink = kind == FileType::Symlink;
     let target = is_symlink.then(|| readlinkat(dir, entry, Vec::new()).ok()).flatten();
     let target = target.map(|target| escaped(target.as_bytes()));
-    info_of(
-        escaped(name_of(path)),
-        escaped(path),
-        target,
-        stat.st_mode,
-        u64::try_from(stat.st_size).unwrap_or(0),
-        modified_ms(stat),
-    )
+    Facts::of(stat).info(escaped(name_of(path)), escaped(path), target, &Owners::read())
 }
 
-/// Builds the description of a file; `st_mode` includes its type.
-fn info_of(name: String, path: String, target: Option<String>, st_mode: u32, size: u64, modified_ms: i64) -> FileInfo {
-    let kind = FileType::from_raw_mode(st_mode);
-    FileInfo {
-        name,
-        path,
-        size,
-        is_dir: kind == FileType::Directory,
-        is_symlink: kind == FileType::Symlink,
-        target,
-        modified_ms,
-        mode: st_mode & MODE_MAX,
+/// Facts of a file besides its name; `mode` includes its type.
+#[derive(Debug, Clone, Copy)]
+struct Facts {
+    mode: u32,
+    size: u64,
+    modified_ms: i64,
+    uid: u32,
+    gid: u32,
+}
+
+impl Facts {
+    fn of(stat: &Stat) -> Facts {
+        Facts {
+            mode: stat.st_mode,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            modified_ms: modified_ms(stat),
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+        }
+    }
+
+    fn info(self, name: String, path: String, target: Option<String>, owners: &Owners) -> FileInfo {
+        let kind = FileType::from_raw_mode(self.mode);
+        FileInfo {
+            name,
+            path,
+            size: self.size,
+            is_dir: kind == FileType::Directory,
+            is_symlink: kind == FileType::Symlink,
+            target,
+            modified_ms: self.modified_ms,
+            mode: self.mode & MODE_MAX,
+            owner: owners.user(self.uid),
+            group: owners.group(self.gid),
+        }
     }
 }
 

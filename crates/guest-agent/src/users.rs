@@ -1,10 +1,11 @@
 //! Users of commands. `/etc/passwd` and `/etc/group` of the box are parsed here and not by the C
 //! library, whose name service would load code of the box.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 
-use guest_protocol::{Boot, Failure};
+use guest_protocol::{Account, Boot, Failure};
 
 use crate::failure::{Result, invalid, not_supported};
 
@@ -22,6 +23,8 @@ pub(crate) struct User {
     pub(crate) ids: Option<Ids>,
     /// `HOME`, if the environment has none.
     pub(crate) home: String,
+    /// Name of the user, if the request names one.
+    pub(crate) asked: Option<String>,
 }
 
 /// Ids that the command's process takes.
@@ -32,7 +35,7 @@ pub(crate) struct Ids {
     pub(crate) groups: Vec<u32>,
 }
 
-struct Account<'a> {
+struct Entry<'a> {
     name: &'a str,
     uid: u32,
     gid: u32,
@@ -54,15 +57,16 @@ pub(crate) fn resolve(asked: Option<&str>, boot: &Boot) -> Result<User> {
     let passwd = read("/etc/passwd");
     let Some(user) = asked.or(of_image(boot)) else {
         let uid = rustix::process::getuid().as_raw();
-        return Ok(User { ids: None, home: home(account_of(&passwd, uid).as_ref(), uid) });
+        return Ok(User { ids: None, home: home(account_of(&passwd, uid).as_ref(), uid), asked: None });
     };
     let found = lookup(user, &passwd, &read("/etc/group"));
     let (ids, home) = found.map_err(|failure| {
         let message = format!("the image runs its commands as {user:?}, but {}", failure.message);
         if asked.is_none() { Failure { message, ..failure } } else { failure }
     })?;
+    let asked = asked.map(|_| name_of(&passwd, ids.uid));
     if !boot.single_user {
-        return Ok(User { ids: Some(ids), home });
+        return Ok(User { ids: Some(ids), home, asked });
     }
     let own = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     if (ids.uid, ids.gid) != own {
@@ -72,7 +76,45 @@ pub(crate) fn resolve(asked: Option<&str>, boot: &Boot) -> Result<User> {
             "commands can run only as the user of this slot: the box is shared"
         }));
     }
-    Ok(User { ids: None, home })
+    Ok(User { ids: None, home, asked })
+}
+
+/// Describes the user `asked` for, else the image's, else the agent's own.
+///
+/// # Errors
+/// Invalid for a name that is not in the box.
+pub(crate) fn account(asked: Option<&str>, boot: &Boot) -> Result<Account> {
+    let passwd = read("/etc/passwd");
+    let is_only = boot.single_user;
+    let Some(user) = asked.or(of_image(boot)) else {
+        let uid = rustix::process::getuid().as_raw();
+        let gid = rustix::process::getgid().as_raw();
+        let home = home(account_of(&passwd, uid).as_ref(), uid);
+        return Ok(Account { name: name_of(&passwd, uid), uid, gid, home, is_only });
+    };
+    let (ids, home) = lookup(user, &passwd, &read("/etc/group"))?;
+    Ok(Account { name: name_of(&passwd, ids.uid), uid: ids.uid, gid: ids.gid, home, is_only })
+}
+
+/// Returns the name of a user; the number as text without one.
+fn name_of(passwd: &str, uid: u32) -> String {
+    account_of(passwd, uid).map_or_else(|| uid.to_string(), |account| account.name.to_owned())
+}
+
+/// Returns names by number: those of users in `/etc/passwd`, of groups in `/etc/group`. The first one of a
+/// number counts.
+pub(crate) fn names(file: &str) -> HashMap<u32, String> {
+    let text = read(file);
+    let mut names = HashMap::new();
+    for line in text.lines() {
+        let mut fields = line.split(':');
+        if let (Some(name), Some(id)) = (fields.next(), fields.nth(1).and_then(id))
+            && !name.is_empty()
+        {
+            names.entry(id).or_insert_with(|| name.to_owned());
+        }
+    }
+    names
 }
 
 /// Reads a file of users or groups of the box; empty if it is missing or not a regular file.
@@ -124,7 +166,7 @@ fn lookup(user: &str, passwd: &str, group: &str) -> Result<(Ids, String)> {
     Ok((Ids { uid, gid, groups }, home))
 }
 
-fn home(account: Option<&Account<'_>>, uid: u32) -> String {
+fn home(account: Option<&Entry<'_>>, uid: u32) -> String {
     match account.map(|account| account.home).filter(|home| home.starts_with('/') && !home.contains('\0')) {
         Some(home) => home.to_owned(),
         None if uid == 0 => "/root".to_owned(),
@@ -132,11 +174,11 @@ fn home(account: Option<&Account<'_>>, uid: u32) -> String {
     }
 }
 
-fn account_of(passwd: &str, uid: u32) -> Option<Account<'_>> {
+fn account_of(passwd: &str, uid: u32) -> Option<Entry<'_>> {
     accounts(passwd).find(|account| account.uid == uid)
 }
 
-fn accounts(passwd: &str) -> impl Iterator<Item = Account<'_>> {
+fn accounts(passwd: &str) -> impl Iterator<Item = Entry<'_>> {
     passwd.lines().filter_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next()?;
@@ -145,7 +187,7 @@ fn accounts(passwd: &str) -> impl Iterator<Item = Account<'_>> {
         let gid = id(fields.next()?)?;
         let _comment = fields.next()?;
         let home = fields.next()?;
-        (!name.is_empty()).then_some(Account { name, uid, gid, home })
+        (!name.is_empty()).then_some(Entry { name, uid, gid, home })
     })
 }
 

@@ -56,6 +56,9 @@ pub enum Action {
     /// A signal for the processes in the foreground of the command's terminal; without a terminal,
     /// for the command's own process group.
     Signal(i32),
+    /// A signal for the command's own process group, also if another one is in the foreground of its
+    /// terminal.
+    SignalCommand(i32),
 }
 
 /// Outcome of a command that has ended.
@@ -64,6 +67,9 @@ pub struct Exit {
     /// Exit code: the command's own, 128+n for signal n, 124 at the deadline, 126 not executable,
     /// 127 not found.
     pub code: i32,
+    /// Signal that ended the command's main process, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
     /// True if the deadline ended the command.
     #[serde(default)]
     pub timed_out: bool,

@@ -12,6 +12,7 @@
 //! | `POST /exec` | frames, the first is [`frame::Kind::Start`] with an [`Exec`] | frames, the last is [`frame::Kind::Exit`] with an [`Exit`]; named by [`COMMAND_HEADER`] |
 //! | `POST /exec/control` | [`Control`] | `{}`, also when the command has ended |
 //! | `POST /processes` | – | array of [`ProcessInfo`], by number |
+//! | `POST /processes/of-pid` | [`Pid`] | array of those [`ProcessInfo`] that have this process id, or had it |
 //! | `POST /processes/start` | [`StartProcess`] | [`ProcessInfo`] |
 //! | `POST /processes/attach` | [`Attach`] in [`REQUEST_HEADER`], frames of stdin | frames |
 //! | `POST /processes/input` | [`ProcessInput`] in [`REQUEST_HEADER`], raw bytes | `{}`, once the process has taken them |
@@ -29,6 +30,13 @@
 //! | `POST /files/search` | [`Search`] | lines of [`SearchRow`] |
 //! | `POST /files/replace` | [`Replace`] | lines of [`ReplaceRow`] |
 //! | `POST /files/watch` | [`WatchFiles`] | lines of [`WatchRow`], until the path is gone |
+//! | `POST /files/watchers/add` | [`WatchFiles`] | [`Watcher`] |
+//! | `POST /files/watchers/take` | [`Watcher`] | array of [`WatchRow`]: all changes since the last time |
+//! | `POST /files/watchers/remove` | [`Watcher`] | `{}` |
+//! | `POST /files/xattrs` | [`XattrsOf`] | array of [`Xattrs`], one for each path |
+//! | `POST /files/make-dir` | [`PathOnly`] | `{}` |
+//! | `POST /files/resolve` | [`PathOnly`] | [`FileInfo`] of what the path leads to, with its real path |
+//! | `POST /account` | [`AccountOf`] | [`Account`] |
 //! | `POST /files/manifest` | [`Manifest`] | lines of [`ManifestRow`] |
 //! | `POST /files/pack` | [`Pack`] | a tar |
 //! | `POST /files/amend` | [`Amend`] | a line with [`Amended`] |
@@ -46,6 +54,8 @@
 //! | `POST /freeze` | – | `{}` once no process of the box runs, which is a machine; they go on if the caller leaves before |
 //! | `POST /thaw` | – | `{}` |
 //! | `POST /restored` | [`Restored`] | `{}` |
+//!
+//! Requests about files are carried out as the user of [`USER_HEADER`], if they have it.
 //!
 //! `GET /file` takes its [`ReadFile`] in [`REQUEST_HEADER`] too: JSON,
 //! percent-encoded outside printable ASCII, so that any path fits a header. The end of either body
@@ -79,6 +89,7 @@
 
 #![warn(missing_docs)]
 
+mod account;
 mod boot;
 mod command;
 mod container;
@@ -97,9 +108,11 @@ mod size_view;
 mod trace;
 mod tree;
 mod watch;
+mod xattrs;
 
 use serde::{Deserialize, Serialize};
 
+pub use account::{Account, AccountOf, USER_HEADER};
 pub use boot::{Boot, Defaults, Diverted, Network, Traced};
 pub use command::{Action, Control, Exec, Exit, TerminalSize};
 pub use container::{AGENT_DIR, AGENT_PROGRAM, AGENT_RUN_DIR, AGENT_SOCKET};
@@ -123,8 +136,9 @@ pub use ports::{
     WatchPorts,
 };
 pub use process::{
-    Attach, AttachFrom, PROCESS_COMMAND_BYTES_MAX, PROCESS_NAME_BYTES_MAX, PROCESSES_MAX, ProcessInfo, ProcessInput,
-    ProcessOnly, StartProcess, process_command, process_name_fault,
+    Attach, AttachFrom, FIRST_READER_WAIT, PROCESS_COMMAND_BYTES_MAX, PROCESS_NAME_BYTES_MAX, PROCESS_NOTE_BYTES_MAX,
+    PROCESS_NOTE_KEPT_BYTES_MAX, PROCESSES_MAX, Pid, ProcessInfo, ProcessInput, ProcessOnly, StartProcess,
+    process_command, process_name_fault,
 };
 pub use search::{
     FileScope, PATTERN_BYTES_MAX, REPLACE_FILES_MAX, Replace, ReplaceRow, ReplacedFile, SCOPE_GLOB_BYTES_MAX,
@@ -137,7 +151,11 @@ pub use tree::{
     AMEND_FAILURES_MAX, AMENDED_BYTES_MAX, Amend, AmendFailure, Amended, Attributes, CHOSEN_BYTES_MAX,
     CHOSEN_PATHS_MAX, Manifest, ManifestRow, Pack,
 };
-pub use watch::{FileChange, FileChangeKind, WATCH_ROW_BYTES_MAX, WATCHED_DIRECTORIES_MAX, WatchFiles, WatchRow};
+pub use watch::{
+    FileChange, FileChangeKind, WATCH_ROW_BYTES_MAX, WATCHED_DIRECTORIES_MAX, WATCHER_BYTES_MAX, WATCHER_ROWS_MAX,
+    WatchFiles, WatchRow, Watcher,
+};
+pub use xattrs::{NewXattrs, XATTR_PATHS_MAX, XATTRS_BYTES_MAX, Xattrs, XattrsOf};
 
 /// Version of this protocol. Server and agent are built together; their versions differ only when a
 /// box outlives an upgrade of the server.
@@ -146,8 +164,10 @@ pub use watch::{FileChange, FileChangeKind, WATCH_ROW_BYTES_MAX, WATCHED_DIRECTO
 /// command can have a terminal, and be controlled. Since 4 ports can be listed and connected to. Since 5 the agent has a proxy for
 /// connections out of the box. Since 6 the box can be made to trust an authority, changes of ports are
 /// reported, and ports can be listened on for callers. Since 7 the content of files can be searched and
-/// replaced, directories be packed and unpacked, and commands run in the background.
-pub const VERSION: u32 = 8;
+/// replaced, directories be packed and unpacked, and commands run in the background. Since 9 requests about
+/// files can name a user, files be written in place, watchers keep changes, and processes have notes and are
+/// found by their process ids.
+pub const VERSION: u32 = 9;
 /// Header with [`VERSION`] on every request, and on an answer of 505.
 pub const VERSION_HEADER: &str = "tidebox-protocol";
 /// Header with the JSON of requests whose body is file content.
@@ -170,8 +190,10 @@ pub const COMMAND_HEADER: &str = "tidebox-command";
 
 /// Largest JSON answer that the server accepts from an agent, in bytes: 10,000 paths of 4 KiB.
 pub const ANSWER_BYTES_MAX: usize = 48 * 1024 * 1024;
+/// Longest name of a user or a group in a [`FileInfo`], in bytes.
+pub const OWNER_BYTES_MAX: usize = 32;
 /// Bytes that JSON takes for one entry of a list besides name, path and target.
-pub const ENTRY_BYTES: usize = 160;
+pub const ENTRY_BYTES: usize = 256;
 /// Largest sum of the entries of a list, in bytes, each with [`ENTRY_BYTES`]: a third of an answer,
 /// since JSON may need more than one byte for one of theirs.
 pub const LIST_BYTES_MAX: usize = ANSWER_BYTES_MAX / 3;
@@ -247,6 +269,13 @@ pub struct WriteFile {
     /// Permission bits; `None` keeps those of an existing file, else 0644.
     #[serde(default)]
     pub mode: Option<u32>,
+    /// True to write into the file itself, which then belongs to the user of the request, instead of
+    /// replacing it by a complete one. `mode` is ignored.
+    #[serde(default)]
+    pub in_place: bool,
+    /// Extended attributes that the file gets; `None` leaves them. Counts with `in_place` alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xattrs: Option<NewXattrs>,
 }
 
 /// A file or directory to remove.
@@ -338,4 +367,10 @@ pub struct FileInfo {
     pub modified_ms: i64,
     /// Permission bits: the lowest twelve bits of `st_mode`.
     pub mode: u32,
+    /// Name of its user, of at most [`OWNER_BYTES_MAX`] bytes; its number as text if it has no such name.
+    #[serde(default)]
+    pub owner: String,
+    /// Name of its group, likewise.
+    #[serde(default)]
+    pub group: String,
 }

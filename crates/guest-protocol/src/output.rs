@@ -8,8 +8,13 @@ use std::time::Duration;
 pub use ring::{Read, Ring};
 pub use room::{Held, Room};
 
-/// Maximum number of ended processes that are remembered; the one that ended first is forgotten first.
-pub const PROCESSES_ENDED_MAX: usize = 64;
+/// Number of ended processes that are remembered for any time; the one that ended first is forgotten first.
+pub const PROCESSES_ENDED_MIN: usize = 64;
+/// Maximum number of ended processes that are remembered, within [`ENDED_KEPT`] of their end.
+pub const PROCESSES_ENDED_MAX: usize = 512;
+/// Time for which an ended process is remembered beyond [`PROCESSES_ENDED_MIN`], so that a caller who comes
+/// late learns of the end.
+pub const ENDED_KEPT: Duration = Duration::from_secs(60);
 /// Output that is kept of a process, in bytes.
 pub const RING_BYTES: usize = 1024 * 1024;
 /// Output that is kept of a process that waits for its readers, in bytes: half of it is what they have

@@ -1,5 +1,7 @@
 //! Background processes: commands that outlive the request that started them.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::command::{Exec, Exit, TerminalSize};
@@ -11,6 +13,12 @@ pub const PROCESS_NAME_BYTES_MAX: usize = 64;
 pub const PROCESSES_MAX: usize = 2048;
 /// Longest command line in a [`ProcessInfo`], in bytes; the rest is left out.
 pub const PROCESS_COMMAND_BYTES_MAX: usize = 1024;
+/// Longest note of a process, in bytes.
+pub const PROCESS_NOTE_BYTES_MAX: usize = 4 * 1024;
+/// Longest note that is kept after the end of its process, in bytes: many ended processes are remembered.
+pub const PROCESS_NOTE_KEPT_BYTES_MAX: usize = 512;
+/// Longest wait of a paced process for its first reader: its caller may have gone.
+pub const FIRST_READER_WAIT: Duration = Duration::from_secs(30);
 
 /// Returns the fault of a `name` that no process can have, as a message for the caller; `None` if it
 /// is valid. Both sides check, since neither trusts the other.
@@ -36,6 +44,13 @@ pub fn process_command(argv: &[String]) -> String {
     text
 }
 
+/// A process id, as commands in the box see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pid {
+    /// The number.
+    pub pid: i32,
+}
+
 /// A command to start in the background.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartProcess {
@@ -57,6 +72,13 @@ pub struct StartProcess {
     /// True to have the process wait for its readers, instead of losing the oldest output.
     #[serde(default)]
     pub lossless: bool,
+    /// True to have the process wait for each of its readers while it has any, and for its first one at
+    /// most [`FIRST_READER_WAIT`]. Without a reader it loses the oldest output.
+    #[serde(default)]
+    pub paced: bool,
+    /// Text of the caller that the agent keeps, at most [`PROCESS_NOTE_BYTES_MAX`] bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// A background process.
@@ -72,6 +94,15 @@ pub struct ProcessInfo {
     /// Process id in the box, while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
+    /// Process id that it had, once it has ended. Another process may have it by then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_pid: Option<i32>,
+    /// True while its stdin can be written.
+    #[serde(default)]
+    pub stdin_open: bool,
+    /// Its note; of one that has ended, only if it has at most [`PROCESS_NOTE_KEPT_BYTES_MAX`] bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// Size of its terminal, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalSize>,

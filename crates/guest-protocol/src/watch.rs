@@ -2,6 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Maximum number of changes that a watcher keeps until they are taken; then some are missing.
+pub const WATCHER_ROWS_MAX: usize = 4096;
+/// Maximum size of these changes, in bytes of their paths.
+pub const WATCHER_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum number of directories that one watch has.
 pub const WATCHED_DIRECTORIES_MAX: usize = 8192;
 /// Longest row of a watch, in bytes: a path and a name of 4 KiB each, each byte encoded as six.
@@ -36,6 +40,16 @@ pub struct FileChange {
     pub path: String,
     /// True for a directory.
     pub is_dir: bool,
+    /// True for a move from or to the path.
+    #[serde(default)]
+    pub moved: bool,
+}
+
+/// A watcher: a watch whose changes the agent keeps until they are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watcher {
+    /// Number of the watcher, never used twice in a box.
+    pub watcher: u64,
 }
 
 /// The kinds of [`FileChange`].

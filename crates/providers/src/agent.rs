@@ -32,8 +32,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use guest_protocol as wire_types;
 use guest_protocol::{
-    ANSWER_BYTES_MAX, CONSOLE_BYTES_MAX, CONSOLE_LINES_MAX, GLOB_RESULTS_MAX, Hello, LIST_ENTRIES_MAX, PORTS_MAX,
-    VERSION,
+    ANSWER_BYTES_MAX, CONSOLE_BYTES_MAX, CONSOLE_LINES_MAX, GLOB_RESULTS_MAX, Hello, LIST_ENTRIES_MAX, NewXattrs,
+    PORTS_MAX, VERSION, XATTRS_BYTES_MAX, Xattrs,
 };
 use http::Method;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -48,9 +48,9 @@ use self::request::{LONG_WAIT, SHORT_WAIT};
 pub(crate) use self::socket::{connect_unix, nothing_listens, unreached};
 pub(crate) use self::wire::{check_mode, check_path};
 use crate::{
-    Amend, Amended, Attach, Background, ByteStream, Command, EgressRequests, Error, FileChanges, FileContent, FileInfo,
-    Guest, Interactive, ListeningPort, OutputStream, Pack, PortChanges, PortConnections, ProcessAction, ProcessEvents,
-    ProcessInfo, Replace, ReplaceResult, Result, Search, SearchResult, Unpacked,
+    Account, Amend, Amended, Attach, Background, ByteStream, Command, EgressRequests, Error, FileChanges, FileContent,
+    FileInfo, Guest, Interactive, ListeningPort, OutputStream, Pack, PortChanges, PortConnections, ProcessAction,
+    ProcessEvents, ProcessInfo, Replace, ReplaceResult, Result, Search, SearchResult, Unpacked, WatchRow,
 };
 
 /// Largest JSON of a console answer: at most six bytes for each byte of a line, and three between
@@ -147,6 +147,10 @@ impl Guest for AgentGuest {
         process::list(&self.connection).await
     }
 
+    async fn processes_of_pid(&self, pid: u32) -> Result<Vec<ProcessInfo>> {
+        process::of_pid(&self.connection, pid).await
+    }
+
     async fn attach_process(&self, process: u64, attach: Attach) -> Result<ProcessEvents> {
         process::attach(&self.connection, process, attach).await
     }
@@ -171,7 +175,66 @@ impl Guest for AgentGuest {
     async fn write_file(&self, path: &str, mode: Option<u32>, content: ByteStream) -> Result<()> {
         check_path(path)?;
         mode.map_or(Ok(()), check_mode)?;
-        transfer::write(&self.connection, &wire_types::WriteFile { path: path.to_owned(), mode }, content).await
+        transfer::write(
+            &self.connection,
+            &wire_types::WriteFile { path: path.to_owned(), mode, in_place: false, xattrs: None },
+            content,
+        )
+        .await
+    }
+
+    async fn overwrite_file(&self, path: &str, xattrs: Option<NewXattrs>, content: ByteStream) -> Result<()> {
+        check_path(path)?;
+        let request = wire_types::WriteFile { path: path.to_owned(), mode: None, in_place: true, xattrs };
+        transfer::write(&self.connection, &request, content).await
+    }
+
+    async fn make_dir(&self, path: &str) -> Result<()> {
+        check_path(path)?;
+        let request = wire_types::PathOnly { path: path.to_owned() };
+        self.connection.order("make a directory", "/files/make-dir", &request, SHORT_WAIT).await
+    }
+
+    async fn xattrs(&self, paths: &[String], prefix: &str) -> Result<Vec<Xattrs>> {
+        const ACTION: &str = "read the attributes of files";
+        paths.iter().try_for_each(|path| check_path(path))?;
+        let request = wire_types::XattrsOf { paths: paths.to_vec(), prefix: prefix.to_owned() };
+        // Text of JSON may be six times as long as what it stands for.
+        let bounds = Bounds { text: paths.len() * 7 * XATTRS_BYTES_MAX, count: paths.len() };
+        let mut found = Vec::with_capacity(paths.len());
+        let gathered = self.connection.gather(ACTION, "/files/xattrs", &request, SHORT_WAIT, bounds, |one: Xattrs| {
+            let held = one.iter().map(|(name, value)| name.len() + value.len()).sum();
+            if held > XATTRS_BYTES_MAX {
+                return Err(Error::failed(ACTION, "the agent returned too many"));
+            }
+            found.push(one);
+            Ok(held)
+        });
+        gathered.await?;
+        if found.len() == paths.len() {
+            Ok(found)
+        } else {
+            Err(Error::failed(ACTION, "the agent returned those of another number of files"))
+        }
+    }
+
+    async fn resolve(&self, path: &str) -> Result<FileInfo> {
+        const ACTION: &str = "follow a link";
+        check_path(path)?;
+        let request = wire_types::PathOnly { path: path.to_owned() };
+        let answer = self.connection.ask(ACTION, Method::POST, "/files/resolve", &request, SHORT_WAIT).await?;
+        wire::file_info(ACTION, answer)
+    }
+
+    async fn account(&self, user: Option<&str>) -> Result<Account> {
+        const ACTION: &str = "find a user";
+        let request = wire_types::AccountOf { user: user.map(str::to_owned) };
+        let answer = self.connection.ask(ACTION, Method::POST, "/account", &request, SHORT_WAIT).await?;
+        wire::account(ACTION, answer)
+    }
+
+    fn acting_as(&self, user: &str) -> Result<Arc<dyn Guest>> {
+        Ok(Arc::new(AgentGuest { connection: Arc::new(self.connection.acting_as(user)?) }))
     }
 
     async fn delete(&self, path: &str, recursive: bool) -> Result<()> {
@@ -278,6 +341,19 @@ impl Guest for AgentGuest {
     async fn watch(&self, path: &str, recursive: bool) -> Result<FileChanges> {
         check_path(path)?;
         watch::watch(&self.connection, &wire_types::WatchFiles { path: path.to_owned(), recursive }).await
+    }
+
+    async fn add_watcher(&self, path: &str, recursive: bool) -> Result<u64> {
+        check_path(path)?;
+        watch::add(&self.connection, &wire_types::WatchFiles { path: path.to_owned(), recursive }).await
+    }
+
+    async fn watcher_changes(&self, watcher: u64) -> Result<Vec<WatchRow>> {
+        watch::take(&self.connection, wire_types::Watcher { watcher }).await
+    }
+
+    async fn remove_watcher(&self, watcher: u64) -> Result<()> {
+        watch::remove(&self.connection, wire_types::Watcher { watcher }).await
     }
 
     async fn console(&self, lines: usize) -> Result<Vec<String>> {

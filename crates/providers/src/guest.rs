@@ -2,16 +2,15 @@
 
 #![warn(missing_docs)]
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use domain::Timestamp;
 use futures_util::stream::BoxStream;
+pub use guest_protocol::Account;
 use guest_protocol::PATH_BYTES_MAX;
 pub use guest_protocol::{
     AMENDED_BYTES_MAX, Amend, AmendFailure, Amended, Attributes, CHOSEN_BYTES_MAX, CHOSEN_PATHS_MAX, Pack,
@@ -23,9 +22,10 @@ pub use guest_protocol::{
     SEARCH_CONTEXT_MAX, SEARCH_MATCHES_MAX, SEARCH_TEXT_BYTES_MAX, Search, SearchBound, SearchEnd, SearchMatch,
     TextPattern, Unpacked,
 };
+pub use guest_protocol::{NewXattrs, XATTR_PATHS_MAX, XATTRS_BYTES_MAX, Xattrs};
 
-use crate::process::{ExitStatus, TerminalSize};
-use crate::{Attach, Background, Error, ProcessAction, ProcessEvents, ProcessInfo, Result, Signal};
+use crate::command::{ByteStream, Command, Interactive, OutputStream};
+use crate::{Attach, Background, Error, ProcessAction, ProcessEvents, ProcessInfo, Result};
 
 /// The highest permission bits.
 pub(crate) const MODE_MAX: u32 = 0o7777;
@@ -33,80 +33,6 @@ pub(crate) const MODE_MAX: u32 = 0o7777;
 /// Maximum number of bytes of one stream out of a box that are buffered here for a reader that has
 /// stopped.
 pub const STREAM_BYTES_MAX: usize = 512 * 1024;
-
-/// Stream of raw bytes in pieces. Dropping it stops its producer.
-pub type ByteStream = BoxStream<'static, Result<Bytes>>;
-
-/// Output of a command, in order per stream, with the exit as its last event. Dropping it kills
-/// the command with all its descendants.
-pub type OutputStream = BoxStream<'static, Result<OutputEvent>>;
-
-/// A command to run in a box.
-pub struct Command {
-    /// The program and its arguments; never empty.
-    pub argv: Vec<String>,
-    /// Environment of the request and of the sandbox. The guest adds the variables that every
-    /// process needs (`PATH`, `HOME`, `LANG`, `TERM`) if they are unset.
-    pub env: BTreeMap<String, String>,
-    /// Absolute path of the working directory; `None` for the box's default.
-    pub workdir: Option<String>,
-    /// User to run as: `name`, `uid`, `name:group` or `uid:gid`; `None` for the box's own user.
-    pub user: Option<String>,
-    /// Deadline: time from the start after which the whole process tree is killed.
-    pub timeout: Duration,
-    /// Input of the command; `None` for an empty stdin.
-    pub stdin: Option<ByteStream>,
-    /// Size of a terminal that replaces the three streams; `None` for no terminal. All output
-    /// then comes as stdout, the end of stdin is typed into the terminal, and `TERM` is
-    /// `xterm-256color` unless `env` sets it.
-    pub terminal: Option<TerminalSize>,
-}
-
-/// A command that can be controlled while it runs.
-pub struct Interactive {
-    /// Output and exit of the command. Dropping it kills the command.
-    pub output: OutputStream,
-    /// Control of the terminal's size, and of signals.
-    pub control: Arc<dyn Control>,
-}
-
-impl fmt::Debug for Interactive {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Interactive").field("control", &self.control).finish_non_exhaustive()
-    }
-}
-
-/// Control of a running command besides its stdin. A call waits neither for a command that does
-/// not read nor for a reader that has stopped, and has no effect after the end.
-#[async_trait]
-pub trait Control: fmt::Debug + Send + Sync {
-    /// Resizes the terminal and notifies its foreground processes.
-    ///
-    /// - A command without a terminal is [`crate::Error::Invalid`].
-    async fn resize(&self, size: TerminalSize) -> Result<()>;
-
-    /// Sends a signal to the foreground processes of the terminal, or to the command's own
-    /// process group if there is no terminal.
-    async fn signal(&self, signal: Signal) -> Result<()>;
-}
-
-impl fmt::Debug for Command {
-    /// Omits the environment, which may hold secrets.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Command").field("argv", &self.argv).field("workdir", &self.workdir).finish_non_exhaustive()
-    }
-}
-
-/// An event of a running command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OutputEvent {
-    /// Bytes written to stdout; never empty.
-    Stdout(Bytes),
-    /// Bytes written to stderr; never empty.
-    Stderr(Bytes),
-    /// End of the command, the last event.
-    Exit(ExitStatus),
-}
 
 /// Metadata of a file or directory. For a link it describes the link, not its target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,6 +53,10 @@ pub struct FileInfo {
     pub modified: Timestamp,
     /// Permission bits: the lowest twelve bits of the mode.
     pub mode: u32,
+    /// Name of its user, its number as text without a name; `None` if the provider does not know it.
+    pub owner: Option<String>,
+    /// Name of its group, likewise.
+    pub group: Option<String>,
 }
 
 impl FileInfo {
@@ -288,7 +218,8 @@ pub trait Guest: fmt::Debug + Send + Sync {
     ///   reader, and with the box.
     /// - A name that a running process has is [`crate::Error::Conflict`]; an ended one gives it up.
     /// - The same outcomes as for [`Guest::exec`], whose exit codes it has, too.
-    /// - At least the newest 64 that have ended are remembered.
+    /// - At least the newest 64 that have ended are remembered, and of all that ended within a minute the
+    ///   newest 512.
     /// - A provider without background processes returns [`crate::Error::NotSupported`], from this and
     ///   the methods about them.
     async fn start_process(&self, command: Command, background: Background) -> Result<ProcessInfo> {
@@ -301,12 +232,20 @@ pub trait Guest: fmt::Debug + Send + Sync {
         Err(no_processes())
     }
 
+    /// Returns the background processes of the box that have a process id, or had it, by number.
+    async fn processes_of_pid(&self, pid: u32) -> Result<Vec<ProcessInfo>> {
+        let mut processes = self.processes().await?;
+        processes.retain(|process| process.pid.or(process.ended_pid) == Some(pid));
+        Ok(processes)
+    }
+
     /// Reads the output of a background process, beside other readers.
     ///
     /// - Output has a position, the number of bytes written before, in both streams together. What
     ///   begins at the same position is the same for all readers.
     /// - A reader that is too slow misses output, and a [`ProcessEvent::Position`] says so; unless the
-    ///   process is lossless, then it waits for the fastest reader, and for the first one.
+    ///   process is lossless, then it waits for the fastest reader, and for the first one, or paced, then
+    ///   it waits for each reader while it has any, and for the first one at most 30 seconds.
     /// - A process that does not exist is [`crate::Error::NotFound`], a position that it has not
     ///   reached [`crate::Error::Invalid`].
     ///
@@ -352,6 +291,72 @@ pub trait Guest: fmt::Debug + Send + Sync {
     /// - A `mode` of `None` keeps the mode of an existing file; a new file gets 0644.
     /// - A failure of `content` leaves the previous file, and no other file.
     async fn write_file(&self, path: &str, mode: Option<u32>, content: ByteStream) -> Result<()>;
+
+    /// Writes into a file itself, as programs do, and gives it to the user that the guest acts as.
+    ///
+    /// - Watchers of a new file see it come, its owner change, and its content being written.
+    /// - Missing parent directories are made with mode 0755, a new file with 0644.
+    /// - What was written before a fault stays.
+    /// - A provider that cannot write in place replaces the file, as [`Guest::write_file`].
+    /// - The file has the extended attributes `xattrs` instead of those with their prefix; `None` leaves them. A
+    ///   provider that keeps none returns [`crate::Error::NotSupported`] if there are some.
+    async fn overwrite_file(&self, path: &str, xattrs: Option<NewXattrs>, content: ByteStream) -> Result<()> {
+        if xattrs.is_some_and(|xattrs| !xattrs.values.is_empty()) {
+            return Err(Error::NotSupported(
+                "this provider keeps no extended attributes; leave the metadata out".to_owned(),
+            ));
+        }
+        self.write_file(path, None, content).await
+    }
+
+    /// Returns the extended attributes of files whose names begin with `prefix`, in the order of `paths`.
+    ///
+    /// - Links are not followed. A file that is not there, or may not be read, has none.
+    /// - At most [`XATTR_PATHS_MAX`] paths; more are [`crate::Error::Invalid`].
+    /// - A provider that keeps none returns empty ones.
+    async fn xattrs(&self, paths: &[String], prefix: &str) -> Result<Vec<Xattrs>> {
+        let _ = prefix;
+        Ok(vec![Xattrs::new(); paths.len()])
+    }
+
+    /// Makes a directory with mode 0755, and its parents where they are missing.
+    ///
+    /// - A directory that exists is [`crate::Error::Conflict`], another file in the way
+    ///   [`crate::Error::Invalid`].
+    /// - A provider that cannot make one alone returns [`crate::Error::NotSupported`].
+    async fn make_dir(&self, path: &str) -> Result<()> {
+        let _ = path;
+        Err(Error::NotSupported("this provider cannot make an empty directory; write a file into it".to_owned()))
+    }
+
+    /// Returns the metadata of what a path leads to through all links, with the path without links.
+    ///
+    /// - A link that leads nowhere is [`crate::Error::NotFound`].
+    /// - A provider that cannot follow links for a caller returns [`crate::Error::NotSupported`].
+    async fn resolve(&self, path: &str) -> Result<FileInfo> {
+        let _ = path;
+        Err(Error::NotSupported("this provider cannot tell where a link leads".to_owned()))
+    }
+
+    /// Returns an account of the box, as its `/etc/passwd` has it now; that of the box's own user for
+    /// `None`.
+    ///
+    /// - A user that the box does not have is [`crate::Error::Invalid`].
+    /// - A provider that cannot look returns [`crate::Error::NotSupported`].
+    async fn account(&self, user: Option<&str>) -> Result<Account> {
+        let _ = user;
+        Err(Error::NotSupported("this provider does not know the users of a sandbox".to_owned()))
+    }
+
+    /// Returns the same box for work on files as another user; commands name theirs themselves.
+    ///
+    /// - A user that the box does not have is [`crate::Error::Invalid`] of each method, and one that a box
+    ///   with a single user cannot act as [`crate::Error::NotSupported`].
+    /// - A provider that cannot act as another user returns [`crate::Error::NotSupported`].
+    fn acting_as(&self, user: &str) -> Result<Arc<dyn Guest>> {
+        let _ = user;
+        Err(Error::NotSupported("this provider works on files as the sandbox's own user alone".to_owned()))
+    }
 
     /// Removes a file, a directory or a link.
     ///
@@ -459,6 +464,33 @@ pub trait Guest: fmt::Debug + Send + Sync {
     /// - A provider that cannot watch returns [`crate::Error::NotSupported`].
     async fn watch(&self, path: &str, recursive: bool) -> Result<FileChanges>;
 
+    /// Begins a watch whose changes the box keeps until they are taken. Returns its number.
+    ///
+    /// - The rules of [`Guest::watch`]; both count for its bound.
+    /// - A provider that cannot watch returns [`crate::Error::NotSupported`], from this and the methods
+    ///   about watchers.
+    async fn add_watcher(&self, path: &str, recursive: bool) -> Result<u64> {
+        let _ = (path, recursive);
+        Err(no_watchers())
+    }
+
+    /// Takes the changes of a watcher: all that have happened before the call and were not taken, at once.
+    ///
+    /// - Beyond 4,096 changes or 1 MiB of paths the rest is missing, and the last row says so.
+    /// - A watcher that does not exist is [`crate::Error::NotFound`].
+    async fn watcher_changes(&self, watcher: u64) -> Result<Vec<WatchRow>> {
+        let _ = watcher;
+        Err(no_watchers())
+    }
+
+    /// Ends a watcher.
+    ///
+    /// - A watcher that does not exist is [`crate::Error::NotFound`].
+    async fn remove_watcher(&self, watcher: u64) -> Result<()> {
+        let _ = watcher;
+        Err(no_watchers())
+    }
+
     /// Returns the newest `lines` lines of the console, oldest first and at most 10,000: the output
     /// of the box's first process and of its background processes.
     async fn console(&self, lines: usize) -> Result<Vec<String>>;
@@ -527,6 +559,10 @@ pub trait Guest: fmt::Debug + Send + Sync {
     /// Sets the box's deadline to `after` from now. The box ends by itself then, even if no
     /// server is running.
     async fn set_deadline(&self, after: Duration) -> Result<()>;
+}
+
+fn no_watchers() -> Error {
+    Error::NotSupported("this provider cannot watch files".to_owned())
 }
 
 fn no_processes() -> Error {

@@ -20,6 +20,7 @@
 //! `custom` implement their own. Every implementation passes the suite in the crate `conformance`.
 
 pub mod agent;
+mod command;
 pub mod custom;
 mod default_image;
 mod disk;
@@ -44,18 +45,19 @@ mod snapshots;
 mod spec;
 mod stats;
 
+pub use command::{ByteStream, Command, Control, Interactive, OutputEvent, OutputStream};
 pub use default_image::default_image;
 pub use disk::BoxDisk;
 pub use domain::{Chain, SandboxId, SnapshotId, StoreId};
 pub use error::{Error, Result};
 pub use guest::{
-    AMENDED_BYTES_MAX, Amend, AmendFailure, Amended, Attributes, ByteStream, CHOSEN_BYTES_MAX, CHOSEN_PATHS_MAX,
-    Command, Control, EGRESS_HOST_BYTES_MAX, EgressAnswer, EgressReason, EgressRequest, EgressRequests, FileChange,
-    FileChangeKind, FileChanges, FileContent, FileInfo, FileScope, Guest, Interactive, ListeningPort, OutputEvent,
-    OutputStream, PATTERN_BYTES_MAX, Pack, PortChange, PortChanges, PortConnection, PortConnections, REPLACE_FILES_MAX,
-    Replace, ReplaceResult, ReplacedFile, SCOPE_GLOB_BYTES_MAX, SCOPE_GLOBS_MAX, SEARCH_CONTEXT_MAX,
-    SEARCH_MATCHES_MAX, SEARCH_TEXT_BYTES_MAX, STREAM_BYTES_MAX, Search, SearchBound, SearchEnd, SearchMatch,
-    SearchResult, TextPattern, Unpacked, WatchRow,
+    AMENDED_BYTES_MAX, Account, Amend, AmendFailure, Amended, Attributes, CHOSEN_BYTES_MAX, CHOSEN_PATHS_MAX,
+    EGRESS_HOST_BYTES_MAX, EgressAnswer, EgressReason, EgressRequest, EgressRequests, FileChange, FileChangeKind,
+    FileChanges, FileContent, FileInfo, FileScope, Guest, ListeningPort, NewXattrs, PATTERN_BYTES_MAX, Pack,
+    PortChange, PortChanges, PortConnection, PortConnections, REPLACE_FILES_MAX, Replace, ReplaceResult, ReplacedFile,
+    SCOPE_GLOB_BYTES_MAX, SCOPE_GLOBS_MAX, SEARCH_CONTEXT_MAX, SEARCH_MATCHES_MAX, SEARCH_TEXT_BYTES_MAX,
+    STREAM_BYTES_MAX, Search, SearchBound, SearchEnd, SearchMatch, SearchResult, TextPattern, Unpacked, WatchRow,
+    XATTR_PATHS_MAX, XATTRS_BYTES_MAX, Xattrs,
 };
 pub use host_disk::DiskUsage;
 pub use image_snapshots::{ImageSnapshot, ImageSnapshots};
@@ -63,8 +65,8 @@ pub use kernel::KernelShare;
 pub use local::agent_file::agent_program;
 pub use pauses::{Pauses, Reclaimed, ReclaimedBy};
 pub use process::{
-    Attach, AttachFrom, Background, BackgroundStdin, ExitStatus, ProcessAction, ProcessEvent, ProcessEvents,
-    ProcessInfo, ProcessInput, TerminalSize, process_name_fault,
+    Attach, AttachFrom, Background, BackgroundStdin, ExitStatus, PROCESS_NOTE_BYTES_MAX, ProcessAction, ProcessEvent,
+    ProcessEvents, ProcessInfo, ProcessInput, TerminalSize, process_name_fault,
 };
 pub use provider::{Backend, Facts, Health, ImageSource, Isolation, LimitKind, Provider, capabilities};
 pub use signal::Signal;

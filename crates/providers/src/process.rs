@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use domain::Timestamp;
 use futures_util::stream::BoxStream;
-pub use guest_protocol::process_name_fault;
+pub use guest_protocol::{PROCESS_NOTE_BYTES_MAX, process_name_fault};
 
 use crate::{Result, Signal};
 
@@ -25,6 +25,8 @@ pub struct ExitStatus {
     /// Exit code: the command's own, 128+n for signal n, 124 at the deadline, 126 if not
     /// executable, 127 if not found.
     pub code: i32,
+    /// Signal that ended its main process, if one did and its provider says so.
+    pub signal: Option<Signal>,
     /// True if the deadline ended it.
     pub timed_out: bool,
     /// True if the memory limit ended it or one of its children.
@@ -46,6 +48,11 @@ pub struct Background {
     pub linger: Option<Duration>,
     /// True to have the process wait for its readers, instead of losing its oldest output.
     pub is_lossless: bool,
+    /// True to have the process wait for each of its readers while it has any; see
+    /// [`crate::Guest::attach_process`].
+    pub is_paced: bool,
+    /// Text of the caller that the box keeps with the process, at most [`PROCESS_NOTE_BYTES_MAX`] bytes.
+    pub note: Option<String>,
     /// First bytes of its stdin.
     pub input: Bytes,
     /// Its stdin after these bytes.
@@ -71,8 +78,15 @@ pub struct ProcessInfo {
     pub name: Option<String>,
     /// The program and its arguments, shortened.
     pub command: String,
-    /// Process id in the box, while it runs.
+    /// Process id in the box, while it runs: a command in the box can signal it.
     pub pid: Option<u32>,
+    /// Process id that it had, once it has ended, if the provider says so. Another process may have it by
+    /// then.
+    pub ended_pid: Option<u32>,
+    /// True while its stdin can be written.
+    pub is_stdin_open: bool,
+    /// Its note, while it runs; a longer one than 512 bytes is gone afterwards.
+    pub note: Option<String>,
     /// Size of its terminal, if it has one.
     pub terminal: Option<TerminalSize>,
     /// Time of the start, by the clock of the box.
@@ -148,4 +162,6 @@ pub enum ProcessAction {
     Resize(TerminalSize),
     /// A signal for what is in the foreground of its terminal; without one, for its process group.
     Signal(Signal),
+    /// A signal for its process group, also if another one is in the foreground of its terminal.
+    SignalCommand(Signal),
 }

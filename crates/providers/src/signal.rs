@@ -21,6 +21,12 @@ impl Signal {
         u8::try_from(at + 1).ok().map(Signal)
     }
 
+    /// Returns the signal with this number on Linux; `None` if there is none, and for real-time signals.
+    #[must_use]
+    pub fn numbered(number: i32) -> Option<Signal> {
+        u8::try_from(number).ok().filter(|number| (1..=NAMES.len()).contains(&usize::from(*number))).map(Signal)
+    }
+
     /// Returns the signal's number on Linux.
     #[must_use]
     pub fn number(self) -> i32 {
@@ -44,6 +50,10 @@ mod test {
             let signal = Signal::named(name).unwrap();
             assert_eq!(signal.number(), number, "{name}");
             assert_eq!(signal.name(), name.trim_start_matches("SIG"));
+            assert_eq!(Signal::numbered(number), Some(signal));
+        }
+        for nothing in [i32::MIN, -1, 0, 32, 64, 265] {
+            assert_eq!(Signal::numbered(nothing), None, "{nothing}");
         }
         for nothing in ["", "SIG", "SIGSIGINT", "sigint", "9", "SIGRTMIN", " INT", "INT\0"] {
             assert_eq!(Signal::named(nothing), None, "{nothing:?}");

@@ -4,6 +4,7 @@
 //! Keys are stored and compared as hashes, in constant time. No type here can show a key;
 //! outside of this module it appears as its [`KeyId`].
 
+pub mod box_token;
 mod credential;
 mod key;
 mod owner;

@@ -29,6 +29,7 @@ mod service;
 mod snapshots;
 mod spawn;
 mod templates;
+mod terms;
 mod unavailable;
 mod usage;
 mod wait;
@@ -36,7 +37,6 @@ mod waiters;
 mod warm;
 mod workers;
 
-#[cfg(test)]
 pub use conflict::Conflict;
 pub use egress::EgressState;
 pub use error::{Error, Result};

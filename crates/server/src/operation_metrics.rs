@@ -64,8 +64,12 @@ pub enum Operation {
     FileManifest,
     /// Many files were removed, or their modes and times set.
     FileAmend,
-    /// Files were watched.
+    /// A directory was made.
+    FileMakeDir,
+    /// Files were watched, or the changes of a watcher taken.
     FileWatch,
+    /// A user of a sandbox was looked for.
+    Account,
     /// The console was read.
     Logs,
     /// The ports that listen were listed.
@@ -111,7 +115,9 @@ impl Operation {
             Operation::FileUnpack => "file_unpack",
             Operation::FileManifest => "file_manifest",
             Operation::FileAmend => "file_amend",
+            Operation::FileMakeDir => "file_make_dir",
             Operation::FileWatch => "file_watch",
+            Operation::Account => "account",
             Operation::Logs => "logs",
             Operation::Ports => "ports",
             Operation::Connect => "connect",

@@ -200,7 +200,9 @@ async fn sweep_rows(control: &Arc<Control>, removals: &mut Removals) -> Result<(
     removals.update();
     let mut doomed = left_over(control, removals).await?;
     for id in control.store().due(control.now(), BATCH).await? {
-        doomed.extend(begin_destroy(control, &id, StopReason::Expired, None).await);
+        if !control.pause_at_end(&id).await? {
+            doomed.extend(begin_destroy(control, &id, StopReason::Expired, None).await);
+        }
     }
     doomed.extend(unfinished(control).await?);
     removals.begin(control, doomed);

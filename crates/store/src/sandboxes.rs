@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use domain::{
-    Event, InvalidTransition, Metadata, OwnerId, Resources, SandboxId, State, StopReason, Timestamp, WorkerId,
+    Event, InvalidTransition, Metadata, OwnerId, Resources, SandboxId, State, StopReason, Terms, Timestamp, WorkerId,
 };
 
 /// A sandbox, as stored.
@@ -32,6 +32,24 @@ pub struct Sandbox {
     pub error: Option<String>,
     /// Time without use after which it is paused; `None` for never.
     pub auto_pause: Option<Duration>,
+    /// Rules that it lives by besides its options; `None` for the usual ones.
+    pub terms: Option<Box<Terms>>,
+}
+
+impl Sandbox {
+    /// Returns whether its lifetime is over and it has not ended otherwise. It is invisible from that instant,
+    /// however far its removal is; one that is to be paused then is not.
+    #[must_use]
+    pub fn has_expired(&self, now: Timestamp) -> bool {
+        let is_pausing = self.terms.as_ref().is_some_and(|terms| terms.pauses(self.state));
+        match self.state {
+            State::Creating | State::Running | State::Paused | State::Destroying => {
+                self.expires_at <= now && !is_pausing
+            }
+            // A failed sandbox ended before its expiry, and callers may still read its error.
+            State::Failed | State::Destroyed => false,
+        }
+    }
 }
 
 /// A state change of a sandbox, with the values to store.
@@ -42,13 +60,23 @@ pub enum Change {
     /// A new lifetime; refused if the old one had expired by `now`.
     Extended {
         expires_at: Timestamp,
+        /// True to keep the old one if it ends later.
+        at_least: bool,
         /// Time of the request.
         now: Timestamp,
     },
     /// Its processes are to stop where they are.
-    Paused,
+    Paused {
+        /// New end of its lifetime; `None` for the old one.
+        until: Option<Timestamp>,
+        /// Time by which the old lifetime must have ended, else it is refused; `None` if it may last.
+        if_over_at: Option<Timestamp>,
+    },
     /// Its processes are to go on.
-    Resumed,
+    Resumed {
+        /// New end of its lifetime; `None` for the old one.
+        until: Option<Timestamp>,
+    },
     /// A request to remove the sandbox; refused if `reason` no longer holds.
     StopRequested {
         reason: StopReason,
@@ -72,8 +100,8 @@ impl Change {
         match self {
             Change::Started => Event::Started,
             Change::Extended { .. } => Event::Extended,
-            Change::Paused => Event::Paused,
-            Change::Resumed => Event::Resumed,
+            Change::Paused { .. } => Event::Paused,
+            Change::Resumed { .. } => Event::Resumed,
             Change::StopRequested { .. } => Event::StopRequested,
             Change::Stopped { .. } => Event::Stopped,
             Change::Broke { .. } => Event::Broke,
@@ -122,6 +150,14 @@ pub struct KeptRows {
 pub struct ListFilter {
     pub owner: Option<OwnerId>,
     pub state: Option<State>,
+    /// States of which a sandbox must have one; none for any.
+    pub states: Vec<State>,
+    /// Name that a sandbox was made of.
+    pub made_of: Option<String>,
+    /// Earliest time of its spawn request.
+    pub created_from: Option<Timestamp>,
+    /// True to list the oldest first.
+    pub oldest_first: bool,
     pub provider: Option<String>,
     /// Labels that a sandbox must all have.
     pub metadata: Metadata,

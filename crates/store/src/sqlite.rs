@@ -20,6 +20,7 @@ mod secrets;
 mod snapshots;
 mod space;
 mod templates;
+mod terms;
 #[cfg(test)]
 mod test;
 mod transactions;

@@ -7,6 +7,7 @@ mod pool;
 mod secrets;
 mod snapshots;
 mod templates;
+mod terms;
 mod workers;
 
 pub(crate) use workers::{here, placement};
@@ -53,6 +54,10 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     policies_on_connections_are_kept_with_a_sandbox(store).await;
     templates::are_kept_by_name(store).await;
     templates::have_owners_whose_names_do_not_meet(store).await;
+    terms::are_kept_with_a_sandbox(store).await;
+    terms::decide_what_the_end_of_a_lifetime_is(store).await;
+    terms::are_no_reason_to_pause_what_was_extended(store).await;
+    terms::are_filters_of_the_list(store).await;
     keys::run(store).await;
     secrets::are_kept_by_name(store).await;
     secrets::an_authority_is_kept_with_a_sandbox(store).await;
@@ -107,6 +112,7 @@ pub(super) fn sandbox(n: u8, owner: Option<&str>) -> Sandbox {
         ended_at: None,
         error: None,
         auto_pause: None,
+        terms: None,
     }
 }
 
@@ -197,7 +203,7 @@ async fn what_is_not_active_takes_no_place(store: &dyn Store) {
 async fn the_rules_decide_on_the_state_that_is_stored(store: &dyn Store) {
     admit(store, &sandbox(40, None)).await;
     let later = after(start(), Duration::from_secs(600));
-    let extended = Change::Extended { expires_at: later, now: start() };
+    let extended = Change::Extended { expires_at: later, at_least: false, now: start() };
     assert_eq!(state_after(store, &id(40), extended.clone()).await, None, "not while creating");
     assert_eq!(state_after(store, &id(40), Change::Started).await, Some(State::Running));
     assert_eq!(state_after(store, &id(40), extended.clone()).await, Some(State::Running));
@@ -213,7 +219,8 @@ async fn an_expired_sandbox_cannot_be_extended(store: &dyn Store) {
     let new = sandbox(50, None);
     admit(store, &new).await;
     state_after(store, &id(50), Change::Started).await.unwrap();
-    let late = Change::Extended { expires_at: after(new.expires_at, Duration::from_secs(60)), now: new.expires_at };
+    let later = after(new.expires_at, Duration::from_secs(60));
+    let late = Change::Extended { expires_at: later, at_least: false, now: new.expires_at };
     assert_eq!(store.apply(&id(50), late).await.unwrap(), Applied::Missing);
     assert_eq!(store.sandbox(&id(50)).await.unwrap().unwrap().expires_at, new.expires_at);
     end(store, [50]).await;
@@ -311,7 +318,8 @@ async fn ids_are_those_of_the_worker_the_provider_and_the_states(store: &dyn Sto
     for n in 191..=194 {
         admit(store, &sandbox(n, None)).await;
     }
-    for (n, changes) in [(192, &[Change::Started][..]), (193, &[Change::Started, Change::Paused])] {
+    let paused = [Change::Started, Change::Paused { until: None, if_over_at: None }];
+    for (n, changes) in [(192, &paused[..1]), (193, &paused[..])] {
         for change in changes {
             state_after(store, &id(n), change.clone()).await.unwrap();
         }

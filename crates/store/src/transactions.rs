@@ -1,5 +1,6 @@
 //! Transactions that an engine of the store provides.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
@@ -106,6 +107,9 @@ pub trait Store:
 
     /// Returns the running sandboxes that are paused after a time without use.
     async fn with_auto_pause(&self) -> Result<Vec<Sandbox>>;
+
+    /// Returns the environment in the terms of a sandbox, which no sandbox that is read has; none without terms.
+    async fn env(&self, id: &SandboxId) -> Result<BTreeMap<String, String>>;
 
     /// Returns the policies on connections out of a sandbox; `None` if there is no such sandbox.
     async fn egress(&self, id: &SandboxId) -> Result<Option<SandboxEgress>>;

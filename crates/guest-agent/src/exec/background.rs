@@ -15,8 +15,8 @@ use bytes::Bytes;
 use guest_protocol::frame::{Decoder, HEADER_BYTES, Kind, encode, parse_header};
 use guest_protocol::output::{BURST_BYTES, BURST_PAUSE, Read};
 use guest_protocol::{
-    Attach, AttachFrom, Exit, Failure, ProcessInfo, ProcessInput, ProcessOnly, StartProcess, process_command,
-    process_name_fault,
+    Attach, AttachFrom, Exit, Failure, PROCESS_NOTE_BYTES_MAX, ProcessInfo, ProcessInput, ProcessOnly, StartProcess,
+    process_command, process_name_fault,
 };
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -24,7 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, timeout};
 
-use self::table::{Fed, Process, Reader, Started};
+use self::table::{Fed, Pace, Process, Reader, Started};
 use super::process_tree::{ProcessTree, kill};
 use super::streams::Stdin;
 use super::{CODE_KILLED, Command, NotExecuted};
@@ -36,6 +36,8 @@ const QUEUE_FRAMES: usize = 2;
 /// Longest wait for the rest of a character, so that readers of text get whole ones even if the other
 /// stream is written meanwhile.
 const REST_WAIT: Duration = Duration::from_millis(50);
+/// Interval between looks whether a process still has to wait for readers.
+const READERS_LOOK: Duration = Duration::from_secs(1);
 /// Longest deadline; what is said to be longer is as good as none.
 const TIMEOUT_MS_MAX: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
 
@@ -46,7 +48,7 @@ pub(crate) async fn start(
     begun: oneshot::Sender<Result<ProcessInfo>>,
     permit: OwnedSemaphorePermit,
 ) {
-    let StartProcess { mut exec, input, input_ends, name, linger_ms, lossless } = start;
+    let StartProcess { mut exec, input, input_ends, name, linger_ms, lossless, paced, note } = start;
     exec.timeout_ms = exec.timeout_ms.min(TIMEOUT_MS_MAX);
     let terminal = exec.terminal;
     let wants_stdin = exec.stdin || exec.terminal.is_some();
@@ -55,6 +57,9 @@ pub(crate) async fn start(
     let begins = async {
         if let Some(fault) = name.as_deref().and_then(process_name_fault) {
             return Err(invalid(fault));
+        }
+        if note.as_ref().is_some_and(|note| note.len() > PROCESS_NOTE_BYTES_MAX) {
+            return Err(invalid(format!("the note of a process must be at most {PROCESS_NOTE_BYTES_MAX} bytes")));
         }
         let first = BASE64.decode(&input).map_err(|error| invalid(format!("the input is not base64: {error}")))?;
         agent.background.check_name(name.as_deref())?;
@@ -82,7 +87,8 @@ pub(crate) async fn start(
         command,
         started_ms,
         terminal,
-        lossless,
+        pace: Pace::of(lossless, paced),
+        note,
         stdin: (wants_stdin && !input_ends).then_some(stdin),
         reaper: Rc::clone(&running.reaper),
     });
@@ -127,7 +133,14 @@ async fn run<F: Future<Output = ()>>(
     };
     let (exit, ()) = tokio::join!(running, collecting);
     let duration_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-    exit.unwrap_or(Exit { code: CODE_KILLED, timed_out: false, oom_killed: false, pids_exhausted: false, duration_us })
+    exit.unwrap_or(Exit {
+        code: CODE_KILLED,
+        signal: Some(libc::SIGKILL),
+        timed_out: false,
+        oom_killed: false,
+        pids_exhausted: false,
+        duration_us,
+    })
 }
 
 /// Moves frames of output into the ring until they end.
@@ -136,7 +149,8 @@ async fn collect(process: &Process, mut frames: mpsc::Receiver<Bytes>) {
     let mut burst = 0;
     loop {
         while process.is_ahead() {
-            process.sent_on.notified().await;
+            // A first reader that never comes notifies nothing.
+            let _ = timeout(READERS_LOOK, process.sent_on.notified()).await;
         }
         let frame = if rests.iter().all(|(_, rest)| rest.is_empty()) {
             frames.recv().await
@@ -164,7 +178,7 @@ async fn collect(process: &Process, mut frames: mpsc::Receiver<Bytes>) {
             rest.drain(..whole);
         }
         burst += payload.len();
-        if burst >= BURST_BYTES && !process.lossless {
+        if burst >= BURST_BYTES && !process.has_pace() {
             burst = 0;
             sleep(BURST_PAUSE).await;
         }
@@ -247,7 +261,7 @@ pub(crate) fn attach(agent: &Agent, attach: Attach, input: Incoming) -> Result<m
         }
     }
     let (to, frames) = mpsc::channel(QUEUE_FRAMES);
-    let reader = process.reader();
+    let reader = process.reader(attach.from);
     spawn_local(async move {
         let feeding = feed_frames(Rc::clone(&process), input);
         let closed = to.clone();
@@ -292,10 +306,11 @@ async fn try_send(
             Read::Frame(frame, next) => {
                 to.send(frame).await?;
                 position = next;
-                process.sent(position);
+                reader.sent(position);
             }
             Read::Lost(oldest) => {
                 position = oldest;
+                reader.sent(position);
                 to.send(position_frame(position)).await?;
             }
             Read::Nothing => {
@@ -368,6 +383,8 @@ fn has_ended() -> Failure {
 pub(crate) async fn input(agent: &Agent, input: ProcessInput, mut body: Incoming) -> Result<()> {
     let process = agent.background.get(input.process)?;
     let stdin = process.stdin()?;
+    // So that what one caller sends at once is not mixed with what another one does.
+    let _turn = process.input_turn.lock().await;
     while let Some(piece) = body.frame().await {
         let piece = piece.map_err(|_| invalid("the input was cut off"))?;
         if let Ok(bytes) = piece.into_data()

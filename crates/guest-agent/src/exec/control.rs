@@ -69,25 +69,40 @@ impl Commands {
                 terminal::set_size(terminal, size).map_err(|errno| refused("cannot resize the terminal", errno))
             }
             Action::Signal(signal) => {
-                let signal = Signal::from_named_raw(signal);
-                running.signal(signal.ok_or_else(|| invalid("unknown signal"))?);
+                running.signal(named(signal)?);
+                Ok(())
+            }
+            Action::SignalCommand(signal) => {
+                running.signal_group(running.reaper.main.get(), named(signal)?);
                 Ok(())
             }
         }
     }
 }
 
+/// # Errors
+/// Invalid for a number that is no signal.
+fn named(signal: i32) -> Result<Signal> {
+    Signal::from_named_raw(signal).ok_or_else(|| invalid("unknown signal"))
+}
+
 impl Running {
+    /// Signals the foreground of the terminal, else the command's own group.
     fn signal(&self, signal: Signal) {
         let foreground = self.terminal.as_ref().and_then(|terminal| tcgetpgrp(terminal).ok());
-        let groups = [foreground.map(|pid| pid.as_raw_nonzero().get()), self.reaper.main.get()];
+        let foreground = foreground.map(|pid| pid.as_raw_nonzero().get());
+        self.signal_group(foreground.into_iter().chain(self.reaper.main.get()), signal);
+    }
+
+    /// Signals the first of `groups` that has a process of this command.
+    fn signal_group(&self, groups: impl IntoIterator<Item = i32>, signal: Signal) {
         if self.reaper.is_gone() {
             return;
         }
         // A group's number alone proves little: the box decides which group is in the foreground,
         // and the number of one that has ended may have been reused.
         let processes = Processes::read();
-        let group = groups.into_iter().flatten().find(|group| processes.has_group_below(self.reaper.pid, *group));
+        let group = groups.into_iter().find(|group| processes.has_group_below(self.reaper.pid, *group));
         if let Some(group) = group.and_then(Pid::from_raw).filter(|group| group.as_raw_nonzero().get() > 1) {
             // Processes that have ended meanwhile need no signal.
             let _ = kill_process_group(group, signal);

@@ -10,11 +10,13 @@ use rustix::process::Rlimit;
 
 use super::spawn::{Plan, Step};
 use crate::failure::{Result, exhausted, internal, invalid, reason, refused};
-use crate::users;
+use crate::users::{self, User};
 
 /// Variables that every process needs, besides `HOME`, which depends on the user.
 const ENV: [(&str, &str); 3] =
     [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C.UTF-8"), ("TERM", "xterm")];
+/// Variables with the name of the user that a request names.
+const USER_NAMES: [&str; 2] = ["USER", "LOGNAME"];
 /// Type of a command's terminal, unless the request or the image sets it.
 const TERMINAL: (&str, &str) = ("TERM", "xterm-256color");
 /// Value of `oom_score_adj` that commands start with unless the box says another: the highest that the
@@ -48,7 +50,7 @@ pub(super) fn plan(
         return Err(invalid("the working directory is longer than 4096 bytes"));
     }
     let user = users::resolve(exec.user.as_deref(), boot)?;
-    let all = environment(&exec.env, boot, proxy, &user.home, exec.terminal.is_some());
+    let all = environment(&exec.env, boot, proxy, &user, exec.terminal.is_some());
     let mut env = Vec::with_capacity(all.len());
     for (name, value) in &all {
         if name.is_empty() || name.contains('=') {
@@ -82,16 +84,18 @@ fn environment<'a>(
     asked: &'a BTreeMap<String, String>,
     boot: &'a Boot,
     proxy: &'a [(&'static str, String)],
-    home: &'a str,
+    user: &'a User,
     has_terminal: bool,
 ) -> BTreeMap<&'a str, &'a str> {
-    let needed = ENV.into_iter().chain(has_terminal.then_some(TERMINAL)).chain([("HOME", home)]);
+    let needed = ENV.into_iter().chain(has_terminal.then_some(TERMINAL)).chain([("HOME", user.home.as_str())]);
+    // As after a login: programs that look for the name of a user do not expect it of an image.
+    let names = user.asked.iter().flat_map(|name| USER_NAMES.map(|variable| (variable, name.as_str())));
     let proxy = proxy
         .iter()
         .filter(|(name, _)| !asked.keys().chain(boot.defaults.env.keys()).any(|set| set.eq_ignore_ascii_case(name)))
         .map(|(name, value)| (*name, value.as_str()));
     // Of two with the same name the later one stays.
-    needed.chain(proxy).chain(pairs(&boot.defaults.env)).chain(pairs(asked)).collect()
+    needed.chain(names).chain(proxy).chain(pairs(&boot.defaults.env)).chain(pairs(asked)).collect()
 }
 
 fn pairs(map: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
@@ -155,13 +159,25 @@ pub(super) fn no_room(errno: Errno) -> Failure {
 mod test {
     use super::*;
 
+    fn ann(asked: Option<&str>) -> User {
+        User { ids: None, home: "/home/ann".to_owned(), asked: asked.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_user_that_is_asked_for_is_named_in_the_environment() {
+        let asked = BTreeMap::from([("LOGNAME".to_owned(), "other".to_owned())]);
+        let (boot, user) = (Boot::default(), ann(Some("ann")));
+        let env = environment(&asked, &boot, &[], &user, false);
+        assert_eq!((env["USER"], env["LOGNAME"]), ("ann", "other"));
+    }
+
     #[test]
     fn the_request_wins_over_the_image_and_the_image_over_what_every_process_needs() {
         let map = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let mut boot = Boot::default();
+        let (mut boot, user) = (Boot::default(), ann(None));
         boot.defaults.env = map(&[("PATH", "/opt/bin"), ("A", "image"), ("B", "image")]);
         let asked = map(&[("B", "request"), ("TERM", "dumb")]);
-        let env = environment(&asked, &boot, &[], "/home/ann", false);
+        let env = environment(&asked, &boot, &[], &user, false);
         let expected = [
             ("A", "image"),
             ("B", "request"),
@@ -172,19 +188,20 @@ mod test {
         ];
         assert_eq!(env.into_iter().collect::<Vec<_>>(), expected);
         let asked = map(&[("HOME", "/here")]);
-        assert_eq!(environment(&asked, &boot, &[], "/home/ann", false)["HOME"], "/here");
-        assert_eq!(environment(&asked, &boot, &[], "/home/ann", true)["TERM"], "xterm-256color");
+        assert_eq!(environment(&asked, &boot, &[], &user, false)["HOME"], "/here");
+        assert_eq!(environment(&asked, &boot, &[], &user, true)["TERM"], "xterm-256color");
         let asked = map(&[("TERM", "dumb")]);
-        assert_eq!(environment(&asked, &boot, &[], "/home/ann", true)["TERM"], "dumb");
+        assert_eq!(environment(&asked, &boot, &[], &user, true)["TERM"], "dumb");
     }
 
     #[test]
     fn a_variable_of_the_proxy_gives_way_to_any_spelling_of_it() {
         let proxy = [("HTTP_PROXY", "ours".to_owned()), ("http_proxy", "ours".to_owned()), ("A", "ours".to_owned())];
         let mut boot = Boot::default();
+        let user = ann(None);
         let of = |asked: &[(&str, &str)], boot: &Boot| {
             let asked = asked.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-            let env = environment(&asked, boot, &proxy, "/", false);
+            let env = environment(&asked, boot, &proxy, &user, false);
             ["HTTP_PROXY", "http_proxy", "A"].map(|name| env.get(name).map(|value| (*value).to_owned()))
         };
         let ours = Some("ours".to_owned());

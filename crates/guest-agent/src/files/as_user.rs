@@ -26,16 +26,17 @@ pub(crate) struct Actor {
 }
 
 impl Actor {
-    /// Returns the user of the image, as the box's files define it now.
+    /// Returns the user `asked` for, else that of the image, as the box's files define it now.
     ///
     /// # Errors
-    /// Invalid if the box has no such user.
-    pub(crate) fn of(boot: &Boot) -> Result<Actor> {
-        if users::of_image(boot).is_none() {
+    /// Invalid if the box has no such user; not supported for any but the agent's own user in a box with a
+    /// single user.
+    pub(crate) fn of(asked: Option<&str>, boot: &Boot) -> Result<Actor> {
+        if asked.is_none() && users::of_image(boot).is_none() {
             return Ok(Actor { ids: None });
         }
         let own = (getuid().as_raw(), getgid().as_raw());
-        let ids = users::resolve(None, boot)?.ids.filter(|ids| (ids.uid, ids.gid) != own);
+        let ids = users::resolve(asked, boot)?.ids.filter(|ids| (ids.uid, ids.gid) != own);
         Ok(Actor { ids })
     }
 

@@ -60,7 +60,7 @@ async fn copy(source: &OwnedFd, stat: &Stat, place: &Place) -> Result<(), Errno>
     let last_access = timespec(stat.st_atime, stat.st_atime_nsec);
     let last_modification = timespec(stat.st_mtime, stat.st_mtime_nsec);
     futimens(&temporary.file, &Timestamps { last_access, last_modification })?;
-    temporary.replace(place, Some(stat.st_mode & super::MODE_MAX))
+    temporary.replace(place, Some(stat.st_mode & super::mode::MODE_MAX))
 }
 
 fn timespec(tv_sec: i64, nanoseconds: u64) -> Timespec {

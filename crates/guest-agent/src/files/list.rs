@@ -6,8 +6,9 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, open, readlinkat, s
 use rustix::io::Errno;
 use tokio::task::yield_now;
 
+use super::owners::Owners;
 use super::path::{check, normal, trimmed};
-use super::{ENTRIES_PER_TURN, directory_refused, info_of, modified_ms};
+use super::{ENTRIES_PER_TURN, Facts, directory_refused};
 use crate::budget::Share;
 use crate::failure::{Result, invalid, refused};
 use crate::serve::rows::Rows;
@@ -22,6 +23,7 @@ pub(crate) struct Listing {
     texts: Vec<u8>,
     entries: Vec<Entry>,
     next: usize,
+    owners: Owners,
     share: Share,
 }
 
@@ -31,10 +33,7 @@ struct Entry {
     at: u32,
     name_len: u16,
     target_len: u16,
-    /// Mode with the type of the file.
-    mode: u32,
-    size: u64,
-    modified_ms: i64,
+    facts: Facts,
 }
 
 /// Describes the entries of a directory; links are not followed.
@@ -44,7 +43,8 @@ pub(crate) async fn list(request: &PathOnly, share: Share) -> Result<Listing> {
     let dir = open(path.bytes(), flags, Mode::empty()).map_err(|errno| directory_refused(path, errno))?;
     let mut entries = Dir::read_from(&dir).map_err(|errno| refused(path, errno))?;
     let shown = escaped(trimmed(&normal(path.bytes())));
-    let mut listing = Listing { dir: shown, texts: Vec::new(), entries: Vec::new(), next: 0, share };
+    let owners = Owners::read();
+    let mut listing = Listing { dir: shown, texts: Vec::new(), entries: Vec::new(), next: 0, owners, share };
     let mut bytes = 0;
     let mut turn = 0;
     while let Some(entry) = entries.read() {
@@ -65,7 +65,7 @@ pub(crate) async fn list(request: &PathOnly, share: Share) -> Result<Listing> {
         bytes += ENTRY_BYTES + 2 * name.to_bytes().len() + listing.dir.len() + target.len();
         if bytes > LIST_BYTES_MAX {
             return Err(invalid(format!(
-                "{path}: the directory has more entries than fit into one answer, which is {} MiB or about 70,000 \
+                "{path}: the directory has more entries than fit into one answer, which is {} MiB or about 50,000 \
                  entries; run `ls` or `find` in the sandbox",
                 LIST_BYTES_MAX >> 20
             )));
@@ -90,9 +90,7 @@ impl Listing {
             at: u32::try_from(self.texts.len()).map_err(|_| name_too_long())?,
             name_len: u16::try_from(name.len()).map_err(|_| name_too_long())?,
             target_len: u16::try_from(target.len()).map_err(|_| name_too_long())?,
-            mode: stat.st_mode,
-            size: u64::try_from(stat.st_size).unwrap_or(0),
-            modified_ms: modified_ms(stat),
+            facts: Facts::of(stat),
         });
         self.texts.extend_from_slice(name);
         self.texts.extend_from_slice(target);
@@ -125,6 +123,6 @@ impl Rows for Listing {
         let name = escaped(entry.name(&self.texts));
         let path = format!("{}/{name}", self.dir);
         let target = entry.target(&self.texts).map(escaped);
-        Some(info_of(name, path, target, entry.mode, entry.size, entry.modified_ms))
+        Some(entry.facts.info(name, path, target, &self.owners))
     }
 }

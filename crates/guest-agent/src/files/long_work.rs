@@ -158,7 +158,11 @@ pub(crate) async fn feed<T: Send + 'static>(
     }
 }
 
-fn spawn(act: impl FnOnce() + Send + 'static) -> Result<()> {
+/// Starts a thread.
+///
+/// # Errors
+/// Exhausted if the box has no process left for it.
+pub(super) fn spawn(act: impl FnOnce() + Send + 'static) -> Result<()> {
     let thread = Builder::new().name("tidebox-files".to_owned()).stack_size(STACK_BYTES).spawn(act);
     thread.map(drop).map_err(|error| exhausted(format!("the sandbox cannot start another process: {error}")))
 }

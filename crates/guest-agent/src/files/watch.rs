@@ -24,7 +24,7 @@ const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Maximum size of the paths of the directories of one watch, in bytes.
 const PATHS_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Size of the buffer for the kernel's events.
-const EVENTS_BYTES: usize = 16 * 1024;
+pub(super) const EVENTS_BYTES: usize = 16 * 1024;
 const ENTRY_CHANGES: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MODIFY)
     .union(WatchFlags::ATTRIB)
@@ -43,19 +43,7 @@ const ROOT_GONE: ReadFlags =
 /// Before the head: not found for the path, invalid for too many directories, exhausted if the kernel
 /// has no watch left.
 pub(crate) fn watch(request: &WatchFiles, output: &mut Output) -> Result<()> {
-    let path = &check(&request.path)?;
-    let stat = statat(CWD, path.bytes(), AtFlags::empty()).map_err(|errno| lookup_refused(path, errno))?;
-    let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-    let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(|errno| none_left(path, errno))?;
-    let mut watching = Watching {
-        fd,
-        root: normal(path.bytes()),
-        root_id: -1,
-        is_dir,
-        recursive: request.recursive && is_dir,
-        paths: Paths::default(),
-    };
-    watching.begin()?;
+    let mut watching = Watching::of(request)?;
     // A caller that has left ends the work.
     let _ = output.begin().and_then(|()| watching.follow(output));
     Ok(())
@@ -70,9 +58,22 @@ fn none_left(path: impl Display, errno: Errno) -> guest_protocol::Failure {
     }
 }
 
+/// Receiver of the changes of a watch.
+pub(super) trait Sink {
+    /// # Errors
+    /// The one that the changes are for has left.
+    fn row(&mut self, row: WatchRow) -> Result<(), Left>;
+}
+
+impl Sink for Output {
+    fn row(&mut self, row: WatchRow) -> Result<(), Left> {
+        Output::row(self, &row)
+    }
+}
+
 /// Paths that are watched.
-struct Watching {
-    fd: OwnedFd,
+pub(super) struct Watching {
+    pub(super) fd: OwnedFd,
     root: Vec<u8>,
     /// The kernel's number for the root.
     root_id: i32,
@@ -109,13 +110,34 @@ impl Paths {
 }
 
 /// Change that the kernel has reported.
-struct Seen {
+pub(super) struct Seen {
     id: i32,
     flags: ReadFlags,
     name: Vec<u8>,
 }
 
 impl Watching {
+    /// Begins to watch.
+    ///
+    /// # Errors
+    /// As for [`watch`].
+    pub(super) fn of(request: &WatchFiles) -> Result<Watching> {
+        let path = &check(&request.path)?;
+        let stat = statat(CWD, path.bytes(), AtFlags::empty()).map_err(|errno| lookup_refused(path, errno))?;
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(|errno| none_left(path, errno))?;
+        let mut watching = Watching {
+            fd,
+            root: normal(path.bytes()),
+            root_id: -1,
+            is_dir,
+            recursive: request.recursive && is_dir,
+            paths: Paths::default(),
+        };
+        watching.begin()?;
+        Ok(watching)
+    }
+
     fn begin(&mut self) -> Result<()> {
         let flags = ENTRY_CHANGES | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
         let id = inotify::add_watch(&self.fd, self.root.as_slice(), flags);
@@ -213,7 +235,8 @@ impl Watching {
                 Ok(_) => {}
                 Err(_) => return Ok(()),
             }
-            let goes_on = self.batch(&mut buffer, output)?;
+            let seen = self.read(&mut buffer);
+            let goes_on = self.report(seen, output)?;
             output.flush()?;
             if !goes_on {
                 return Ok(());
@@ -221,8 +244,8 @@ impl Watching {
         }
     }
 
-    /// Reports what the kernel returns at once. Returns false if the path is gone.
-    fn batch(&mut self, buffer: &mut [MaybeUninit<u8>], output: &mut Output) -> Result<bool, Left> {
+    /// Reads what the kernel returns at once; nothing if there is nothing.
+    pub(super) fn read(&self, buffer: &mut [MaybeUninit<u8>]) -> Vec<Seen> {
         let mut seen = Vec::new();
         let mut reader = Reader::new(&self.fd, buffer);
         while let Ok(event) = reader.next() {
@@ -232,17 +255,22 @@ impl Watching {
                 break;
             }
         }
+        seen
+    }
+
+    /// Reports changes. Returns false if the path is gone.
+    pub(super) fn report(&mut self, seen: Vec<Seen>, output: &mut impl Sink) -> Result<bool, Left> {
         let mut last = None;
         for event in seen {
             if event.flags.contains(ReadFlags::QUEUE_OVERFLOW) {
                 // Before the row: who lists the directories then misses none that comes later.
                 self.renew();
-                output.row(&WatchRow::Overflow)?;
+                output.row(WatchRow::Overflow)?;
                 last = None;
                 continue;
             }
             if event.id == self.root_id && event.flags.intersects(ROOT_GONE) {
-                output.row(&row(FileChangeKind::Deleted, &self.root, self.is_dir))?;
+                output.row(row(FileChangeKind::Deleted, &self.root, self.is_dir, false))?;
                 return Ok(false);
             }
             if event.flags.contains(ReadFlags::IGNORED) {
@@ -260,7 +288,8 @@ impl Watching {
                 continue;
             }
             let is_dir = event.flags.contains(ReadFlags::ISDIR);
-            output.row(&row(kind, &path, is_dir))?;
+            let moved = event.flags.intersects(ReadFlags::MOVED_FROM | ReadFlags::MOVED_TO);
+            output.row(row(kind, &path, is_dir, moved))?;
             if is_dir && self.recursive {
                 self.directory(kind, &path, output)?;
             }
@@ -270,7 +299,7 @@ impl Watching {
     }
 
     /// Follows a directory that has come, with what is in it by now, or has gone.
-    fn directory(&mut self, kind: FileChangeKind, path: &[u8], output: &mut Output) -> Result<(), Left> {
+    fn directory(&mut self, kind: FileChangeKind, path: &[u8], output: &mut impl Sink) -> Result<(), Left> {
         if kind == FileChangeKind::Deleted {
             self.remove(path);
             return Ok(());
@@ -285,19 +314,19 @@ impl Watching {
             }
             self.add_below(path, |path, is_dir| {
                 if sent.is_ok() {
-                    sent = output.row(&row(FileChangeKind::Created, path, is_dir));
+                    sent = output.row(row(FileChangeKind::Created, path, is_dir, false));
                 }
             })
         });
         sent?;
         // Changes in it are not seen from here on.
-        if added != Ok(true) { output.row(&WatchRow::Overflow) } else { Ok(()) }
+        if added != Ok(true) { output.row(WatchRow::Overflow) } else { Ok(()) }
     }
 }
 
-fn row(kind: FileChangeKind, path: &[u8], is_dir: bool) -> WatchRow {
+fn row(kind: FileChangeKind, path: &[u8], is_dir: bool, moved: bool) -> WatchRow {
     let path = escaped(path);
-    WatchRow::Change(FileChange { kind, path, is_dir })
+    WatchRow::Change(FileChange { kind, path, is_dir, moved })
 }
 
 fn kind_of(flags: ReadFlags) -> Option<FileChangeKind> {

@@ -14,12 +14,12 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use tokio::task::yield_now;
 
-use super::check_mode;
+use super::mode::{MODE_MAX, check_mode};
 use super::path::{RawPath, check, split};
 use crate::failure::{Result, invalid, refused};
 
 /// Bytes written at once; other tasks have their turn after each piece.
-const PIECE_BYTES: usize = 256 * 1024;
+pub(super) const PIECE_BYTES: usize = 256 * 1024;
 /// Maximum number of links to follow, as in the kernel.
 const LINKS_MAX: usize = 40;
 /// Mode of a new file.
@@ -207,6 +207,18 @@ impl Drop for Parents {
     }
 }
 
+/// Writes all bytes to a file.
+pub(super) fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::write(file, bytes) {
+            Ok(len) => bytes = bytes.get(len..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
 /// A file under a temporary name; removed unless it replaces the target.
 pub(super) struct Temporary<'a> {
     dir: &'a OwnedFd,
@@ -235,15 +247,8 @@ impl<'a> Temporary<'a> {
         Err(Errno::EXIST)
     }
 
-    pub(super) fn write_all(&self, mut bytes: &[u8]) -> Result<(), Errno> {
-        while !bytes.is_empty() {
-            match rustix::io::write(&self.file, bytes) {
-                Ok(len) => bytes = bytes.get(len..).unwrap_or_default(),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        Ok(())
+    pub(super) fn write_all(&self, bytes: &[u8]) -> Result<(), Errno> {
+        write_all(&self.file, bytes)
     }
 
     /// Gives the file its name in the same directory.
@@ -257,7 +262,7 @@ impl<'a> Temporary<'a> {
     pub(super) fn replace(mut self, place: &Place, mode: Option<u32>) -> Result<(), Errno> {
         let mut kept = MODE_DEFAULT;
         if let Some(old) = &place.old {
-            kept = old.st_mode & super::MODE_MAX;
+            kept = old.st_mode & MODE_MAX;
             // The owner first: a change of it clears setuid bits.
             match fchown(&self.file, Some(Uid::from_raw(old.st_uid)), Some(Gid::from_raw(old.st_gid))) {
                 // Another user's file that this user may write to: the new file is this user's.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use guest_protocol::frame::PAYLOAD_BYTES_MAX;
 use guest_protocol::{
-    Amend, Archive, COMMAND_HEADER, Console, Deadline, FILE_HEADER, Failure, Hello, Manifest, Pack, PathOnly, ReadFile,
-    Replace, Search, Trust, VERSION, VERSION_HEADER, WatchFiles, WriteFile,
+    AccountOf, Amend, Archive, COMMAND_HEADER, Console, Deadline, FILE_HEADER, Failure, Hello, Manifest, Pack,
+    PathOnly, Pid, ReadFile, Replace, Search, Trust, VERSION, VERSION_HEADER, WatchFiles, WriteFile,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::spawn_local;
 
 use super::body::Answer;
-use super::headers::{from_header, to_header};
+use super::headers::{from_header, to_header, user};
 use super::rows::{self, Rows};
 use crate::agent::{Agent, FILE_OPERATIONS_MAX};
 use crate::exec::background;
@@ -27,7 +27,7 @@ use crate::failure::{Result, exhausted, internal, invalid, not_found, not_suppor
 use crate::files::as_user::Actor;
 use crate::files::long_work::{self, Output};
 use crate::memory::Active;
-use crate::{exec, files, freezer, ports, restored};
+use crate::{exec, files, freezer, ports, restored, users};
 
 /// Maximum size of a JSON request: a pattern, its replacement and as many globs as there may be, each
 /// byte written as an escape of JSON.
@@ -50,6 +50,8 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
     if path != HELLO {
         agent.settle();
     }
+    let user = user(request.headers())?;
+    let user = user.as_deref();
     match (request.method(), path.as_str()) {
         (&Method::POST, "/exec") => return run(agent, request).await,
         (&Method::POST, "/exec/control") => {
@@ -59,6 +61,10 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             return done();
         }
         (&Method::POST, "/processes") => return json(&agent.background.list()),
+        (&Method::POST, "/processes/of-pid") => {
+            let Pid { pid } = body(request).await?;
+            return json(&agent.background.of_pid(pid));
+        }
         (&Method::POST, "/processes/start") => return start_process(agent, request).await,
         (&Method::POST, "/processes/attach") => {
             let attach = from_header(request.headers())?;
@@ -144,40 +150,56 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
         (&Method::POST, "/files/search") => {
             let wanted: Search = body(request).await?;
             let bytes_max = agent.budget.whole_bytes();
-            return long_work(agent, &agent.long_work, move |output| files::search::search(&wanted, bytes_max, output))
-                .await;
+            let work = move |output: &mut Output| files::search::search(&wanted, bytes_max, output);
+            return long_work(user, agent, &agent.long_work, work).await;
         }
         (&Method::GET, "/archive") => {
             let wanted: Archive = from_header(request.headers())?;
-            let actor = if wanted.is_whole { Actor::own() } else { Actor::of(&agent.boot)? };
+            let actor = if wanted.is_whole { Actor::own() } else { Actor::of(user, &agent.boot)? };
             return long_work_as(actor, agent, &agent.long_work, move |output| files::pack::pack(&wanted, output))
                 .await;
         }
         (&Method::POST, "/files/manifest") => {
             let wanted: Manifest = body(request).await?;
-            return long_work(agent, &agent.long_work, move |output| files::manifest::manifest(&wanted, output)).await;
+            let work = move |output: &mut Output| files::manifest::manifest(&wanted, output);
+            return long_work(user, agent, &agent.long_work, work).await;
         }
         (&Method::POST, "/files/pack") => {
             let wanted: Pack = body(request).await?;
-            return long_work(agent, &agent.long_work, move |output| files::pack::chosen(&wanted, output)).await;
+            return long_work(user, agent, &agent.long_work, move |output| files::pack::chosen(&wanted, output)).await;
         }
         (&Method::POST, "/files/amend") => {
             let wanted: Amend = body(request).await?;
-            return long_work(agent, &agent.long_work, move |output| files::amend::amend(&wanted, output)).await;
+            return long_work(user, agent, &agent.long_work, move |output| files::amend::amend(&wanted, output)).await;
         }
-        (&Method::PUT, "/archive") => return unpack(agent, request).await,
+        (&Method::PUT, "/archive") => return unpack(user, agent, request).await,
         (&Method::POST, "/files/watch") => {
             let wanted: WatchFiles = body(request).await?;
             let permit = Arc::clone(&agent.watches).try_acquire_owned();
             let permit = permit.map_err(|_| exhausted("the sandbox has the maximum number of file watches"))?;
-            let actor = Actor::of(&agent.boot)?;
+            let actor = Actor::of(user, &agent.boot)?;
             let pieces = long_work::begin(actor, permit, move |output| files::watch::watch(&wanted, output)).await?;
             return Ok(Response::new(Answer::Watch(pieces)));
+        }
+        (&Method::POST, "/files/watchers/add") => {
+            let actor = Actor::of(user, &agent.boot)?;
+            return json(&agent.watchers.add(actor, body(request).await?).await?);
+        }
+        (&Method::POST, "/files/watchers/take") => {
+            return json(&agent.watchers.take(body(request).await?).await?);
+        }
+        (&Method::POST, "/files/watchers/remove") => {
+            agent.watchers.remove(body(request).await?)?;
+            return done();
+        }
+        (&Method::POST, "/account") => {
+            let asked: AccountOf = body(request).await?;
+            return json(&users::account(asked.user.as_deref(), &agent.boot)?);
         }
         (&Method::POST, "/files/replace") => {
             let wanted: Replace = body(request).await?;
             let bytes_max = agent.budget.whole_bytes();
-            return long_work(agent, &agent.whole_files, move |output| {
+            return long_work(user, agent, &agent.whole_files, move |output| {
                 files::replace::replace(&wanted, bytes_max, output)
             })
             .await;
@@ -187,7 +209,7 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
     // Most operations are short, so those beyond the limit wait instead of failing.
     let permit = Arc::clone(&agent.file_operations).acquire_owned().await;
     let permit = permit.map_err(|error| internal(error.to_string()))?;
-    let actor = Actor::of(&agent.boot)?;
+    let actor = Actor::of(user, &agent.boot)?;
     let active = agent.activity.begin();
     match (request.method(), path.as_str()) {
         (&Method::GET, "/file") => {
@@ -200,7 +222,10 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
         }
         (&Method::PUT, "/file") => {
             let wanted: WriteFile = from_header(request.headers())?;
-            actor.run(files::write::write(&wanted, request.into_body())).await?;
+            match wanted.in_place {
+                true => actor.run(files::in_place::write(&wanted, request.into_body())).await?,
+                false => actor.run(files::write::write(&wanted, request.into_body())).await?,
+            }
             done()
         }
         (&Method::POST, "/files/delete") => {
@@ -218,9 +243,22 @@ async fn route(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response
             actor.at_once(|| files::chmod(&wanted))?;
             done()
         }
+        (&Method::POST, "/files/make-dir") => {
+            let wanted = body(request).await?;
+            actor.at_once(|| files::make_dir(&wanted))?;
+            done()
+        }
+        (&Method::POST, "/files/resolve") => {
+            let wanted = body(request).await?;
+            json(&actor.at_once(|| files::resolve(&wanted))?)
+        }
         (&Method::POST, "/files/stat") => {
             let wanted = body(request).await?;
             json(&actor.at_once(|| files::stat(&wanted))?)
+        }
+        (&Method::POST, "/files/xattrs") => {
+            let wanted = body(request).await?;
+            json(&actor.at_once(|| files::xattrs::read(&wanted))?)
         }
         (&Method::POST, "/files/list") => {
             let wanted = body(request).await?;
@@ -240,11 +278,12 @@ async fn turn(turns: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit> {
 
 /// Begins file work on a thread of its own, after its turn.
 async fn long_work(
+    user: Option<&str>,
     agent: &Rc<Agent>,
     turns: &Arc<Semaphore>,
     work: impl FnOnce(&mut Output) -> Result<()> + Send + 'static,
 ) -> Result<Response<Answer>> {
-    long_work_as(Actor::of(&agent.boot)?, agent, turns, work).await
+    long_work_as(Actor::of(user, &agent.boot)?, agent, turns, work).await
 }
 
 async fn long_work_as(
@@ -260,10 +299,10 @@ async fn long_work_as(
 }
 
 /// Unpacks the archive in the request's body.
-async fn unpack(agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response<Answer>> {
+async fn unpack(user: Option<&str>, agent: &Rc<Agent>, request: Request<Incoming>) -> Result<Response<Answer>> {
     let wanted: PathOnly = from_header(request.headers())?;
     let permit = turn(&agent.long_work).await?;
-    let actor = Actor::of(&agent.boot)?;
+    let actor = Actor::of(user, &agent.boot)?;
     let _active = agent.activity.begin();
     let content = request.into_body();
     let unpacked = long_work::feed(actor, permit, content, move |input| files::unpack::unpack(&wanted, input));

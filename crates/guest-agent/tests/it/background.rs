@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use guest_protocol::frame::{Decoder, Kind, encode};
+use guest_protocol::output::PROCESSES_ENDED_MAX;
 use guest_protocol::{
     Action, Attach, AttachFrom, Control, Exec, Exit, Failure, FailureKind, ProcessInfo, ProcessInput, ProcessOnly,
     StartProcess, TerminalSize,
@@ -13,7 +14,16 @@ use tokio::sync::mpsc;
 use crate::harness::{Agent, Pieces, RequestBody, answer, header, within};
 
 fn start(exec: Exec) -> StartProcess {
-    StartProcess { exec, input: String::new(), input_ends: false, name: None, linger_ms: None, lossless: false }
+    StartProcess {
+        exec,
+        input: String::new(),
+        input_ends: false,
+        name: None,
+        linger_ms: None,
+        lossless: false,
+        paced: false,
+        note: None,
+    }
 }
 
 async fn begin(agent: &mut Agent, start: &StartProcess) -> Result<ProcessInfo, Failure> {
@@ -304,16 +314,18 @@ async fn many_processes_print_without_end_and_the_agent_answers() {
 }
 
 #[tokio::test]
-async fn the_newest_of_those_that_have_ended_are_remembered() {
+async fn those_that_have_just_ended_are_remembered_up_to_a_bound() {
     let mut agent = Agent::start().await;
     let exec = agent.command(&["echo", "hi"]);
     let running = shell(&mut agent, "read end").await;
-    for _ in 0..70 {
-        let process = begin(&mut agent, &start(exec.clone())).await.unwrap();
-        assert_eq!(follow(&mut agent, process.process, 0).await.rest().await.0, "hi\n");
+    let mut newest = 0;
+    for _ in 0..PROCESSES_ENDED_MAX + 6 {
+        newest = begin(&mut agent, &start(exec.clone())).await.unwrap().process;
+        assert_eq!(follow(&mut agent, newest, 0).await.rest().await.0, "hi\n");
     }
-    let listed = list(&mut agent).await;
-    assert_eq!((listed.len(), listed[0].process), (65, running.process));
+    let listed: Vec<u64> = list(&mut agent).await.iter().map(|listed| listed.process).collect();
+    let remembered = newest - (PROCESSES_ENDED_MAX as u64 - 1)..=newest;
+    assert_eq!(listed, [running.process].into_iter().chain(remembered).collect::<Vec<_>>());
     agent.end().await;
 }
 

@@ -29,7 +29,7 @@ impl Agent {
     }
 
     pub async fn write(&mut self, path: &str, mode: Option<u32>, content: impl Into<Bytes>) -> Result<(), Failure> {
-        let (name, value) = header(&WriteFile { path: path.to_owned(), mode });
+        let (name, value) = header(&WriteFile { path: path.to_owned(), mode, in_place: false, xattrs: None });
         let body = Full::new(content.into()).boxed_unsync();
         answer::<Value>(self.send("PUT", "/file", body, &[(name, &value)]).await).await.map(drop)
     }
@@ -142,7 +142,7 @@ async fn an_interrupted_write_leaves_what_was_there_and_nothing_else() {
     let before = names(agent.dir.path());
     for path in [file.clone(), agent.path("new/deep/file")] {
         let mut second = agent.connect().await;
-        let (name, value) = header(&WriteFile { path, mode: None });
+        let (name, value) = header(&WriteFile { path, mode: None, in_place: false, xattrs: None });
         let (sender, receiver) = mpsc::channel(1);
         let request = hyper::Request::put("http://box/file")
             .header(guest_protocol::VERSION_HEADER, guest_protocol::VERSION.to_string())

@@ -186,7 +186,7 @@ async fn what_the_image_user_may_not_do_a_file_operation_may_not_either() {
 async fn an_upload_that_breaks_off_is_taken_back_as_its_user_and_the_agent_is_itself_again() {
     let mut agent = agent_with_user().await;
     let path = agent.path("own/deep/file");
-    let (name, value) = header(&WriteFile { path: path.clone(), mode: None });
+    let (name, value) = header(&WriteFile { path: path.clone(), mode: None, in_place: false, xattrs: None });
     let (sender, receiver) = mpsc::channel(1);
     let mut second = agent.connect().await;
     let request = hyper::Request::builder()
@@ -219,7 +219,8 @@ async fn many_files_at_once_do_not_mix_up_who_is_who() {
     let mut agent = agent_with_user().await;
     let mut uploads = tokio::task::JoinSet::new();
     for n in 0..16 {
-        let (name, value) = header(&WriteFile { path: agent.path(&format!("own/{n}")), mode: None });
+        let (name, value) =
+            header(&WriteFile { path: agent.path(&format!("own/{n}")), mode: None, in_place: false, xattrs: None });
         let (sender, receiver) = mpsc::channel(1);
         let mut connection = agent.connect().await;
         uploads.spawn(async move {

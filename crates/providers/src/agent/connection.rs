@@ -12,17 +12,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use guest_protocol::frame::HEADER_BYTES;
 use guest_protocol::{
-    EGRESS_CONNECTIONS_MAX, FAILURE_TRAILER, LISTEN_CONNECTIONS_MAX, RESET_TRAILER, VERSION, VERSION_HEADER,
+    EGRESS_CONNECTIONS_MAX, FAILURE_TRAILER, LISTEN_CONNECTIONS_MAX, RESET_TRAILER, USER_HEADER, VERSION,
+    VERSION_HEADER,
 };
 use h2::client::{Builder, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
-use http::{Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::wire::{failure, from_header};
+use super::wire::{failure, from_header, to_header};
 use crate::{Error, Result, STREAM_BYTES_MAX};
 
 /// Flow-control window of one stream, in bytes: large enough that the round trip does not slow a
@@ -67,11 +68,13 @@ pub(super) struct Connection {
     streams: Arc<Semaphore>,
     egress: Arc<Semaphore>,
     listen: Arc<Semaphore>,
-    large_answers: Semaphore,
+    large_answers: Arc<Semaphore>,
     closed: CancellationToken,
     faults: Faults,
+    /// User that requests about files name, if they name one.
+    user: Option<HeaderValue>,
     /// Task that reads and writes the byte stream.
-    _driver: JoinSet<()>,
+    _driver: Arc<JoinSet<()>>,
 }
 
 impl Connection {
@@ -106,10 +109,27 @@ impl Connection {
             streams: Arc::new(Semaphore::new(STREAMS_MAX as usize)),
             egress: Arc::new(Semaphore::new(EGRESS_MAX)),
             listen: Arc::new(Semaphore::new(LISTEN_CONNECTIONS_MAX)),
-            large_answers: Semaphore::new(LARGE_ANSWERS_MAX),
+            large_answers: Arc::new(Semaphore::new(LARGE_ANSWERS_MAX)),
             closed,
             faults,
-            _driver: driver,
+            user: None,
+            _driver: Arc::new(driver),
+        })
+    }
+
+    /// Returns the same connection, whose requests about files name a user.
+    pub(super) fn acting_as(&self, user: &str) -> Result<Connection> {
+        let user = to_header(&user).ok_or_else(|| Error::Invalid("the name of the user is too long".to_owned()))?;
+        Ok(Connection {
+            sender: self.sender.clone(),
+            streams: Arc::clone(&self.streams),
+            egress: Arc::clone(&self.egress),
+            listen: Arc::clone(&self.listen),
+            large_answers: Arc::clone(&self.large_answers),
+            closed: self.closed.clone(),
+            faults: self.faults.clone(),
+            user: Some(user),
+            _driver: Arc::clone(&self._driver),
         })
     }
 
@@ -154,8 +174,11 @@ impl Connection {
     pub(super) async fn begin(
         &self,
         action: &'static str,
-        request: Request<()>,
+        mut request: Request<()>,
     ) -> Result<(impl Future<Output = Result<Response<Incoming>>> + Unpin + use<>, Outgoing)> {
+        if let Some(user) = &self.user {
+            request.headers_mut().insert(USER_HEADER, user.clone());
+        }
         let mut sender = self.sender.clone().ready().await.map_err(|error| self.fault(action, error))?;
         let (mut answer, stream) = sender.send_request(request, false).map_err(|error| self.fault(action, error))?;
         let faults = self.faults.clone();

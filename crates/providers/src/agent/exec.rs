@@ -288,6 +288,7 @@ impl Output {
     fn given_up(&self) -> OutputEvent {
         tracing::warn!("an agent has not confirmed the end of a command that reached its deadline");
         OutputEvent::Exit(ExitStatus {
+            signal: None,
             code: DEADLINE_CODE,
             timed_out: true,
             oom_killed: false,

@@ -7,7 +7,7 @@ use guest_protocol::Exit;
 use guest_protocol::frame::{self, HEADER_BYTES, Kind, PAYLOAD_BYTES_MAX};
 
 use super::wire::failure;
-use crate::{Error, ExitStatus, ProcessEvent, Result};
+use crate::{Error, ExitStatus, ProcessEvent, Result, Signal};
 
 /// The longest description of an exit or a failure, in bytes.
 const LAST_BYTES_MAX: usize = 64 * 1024;
@@ -126,8 +126,9 @@ impl Frames {
 
 /// Converts the end of a command.
 pub(super) fn exit_status(exit: Exit) -> ExitStatus {
-    let Exit { code, timed_out, oom_killed, pids_exhausted, duration_us } = exit;
-    ExitStatus { code, timed_out, oom_killed, pids_exhausted, duration: Duration::from_micros(duration_us) }
+    let Exit { code, signal, timed_out, oom_killed, pids_exhausted, duration_us } = exit;
+    let signal = signal.and_then(Signal::numbered);
+    ExitStatus { code, signal, timed_out, oom_killed, pids_exhausted, duration: Duration::from_micros(duration_us) }
 }
 
 #[cfg(test)]

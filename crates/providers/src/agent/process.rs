@@ -12,8 +12,8 @@ use futures_util::{StreamExt, stream};
 use guest_protocol as wire_types;
 use guest_protocol::frame::{self, Kind};
 use guest_protocol::{
-    ANSWER_BYTES_MAX, PROCESS_COMMAND_BYTES_MAX, PROCESSES_MAX, ProcessOnly, REQUEST_HEADER, StartProcess,
-    process_name_fault,
+    ANSWER_BYTES_MAX, PROCESS_COMMAND_BYTES_MAX, PROCESS_NOTE_BYTES_MAX, PROCESSES_MAX, Pid, ProcessOnly,
+    REQUEST_HEADER, StartProcess, process_name_fault,
 };
 use http::Method;
 use serde::Serialize;
@@ -46,7 +46,7 @@ pub(super) async fn start(
     command: Command,
     background: Background,
 ) -> Result<ProcessInfo> {
-    let Background { name, linger, is_lossless, input, stdin } = background;
+    let Background { name, linger, is_lossless, is_paced, note, input, stdin } = background;
     if let Some(fault) = name.as_deref().and_then(process_name_fault) {
         return Err(Error::Invalid(fault));
     }
@@ -60,6 +60,8 @@ pub(super) async fn start(
         name,
         linger_ms: linger.map(milliseconds),
         lossless: is_lossless,
+        paced: is_paced,
+        note,
     };
     let body: Bytes = start_json(START, &start)?.into();
     let message = request(START, Method::POST, "/processes/start")?;
@@ -73,11 +75,27 @@ pub(super) async fn start(
 
 /// Lists the processes.
 pub(super) async fn list(connection: &Arc<Connection>) -> Result<Vec<ProcessInfo>> {
+    gathered(connection, "/processes", &()).await
+}
+
+/// Lists the processes that have a process id, or had it.
+pub(super) async fn of_pid(connection: &Arc<Connection>, pid: u32) -> Result<Vec<ProcessInfo>> {
+    // No process of a box has a larger one.
+    let Ok(pid) = i32::try_from(pid) else { return Ok(Vec::new()) };
+    gathered(connection, "/processes/of-pid", &Pid { pid }).await
+}
+
+async fn gathered(
+    connection: &Connection,
+    path: &'static str,
+    body: &(impl Serialize + Sync),
+) -> Result<Vec<ProcessInfo>> {
     let bounds = Bounds { text: ANSWER_BYTES_MAX, count: PROCESSES_MAX };
     let mut processes = Vec::new();
-    let gathered = connection.gather(LIST, "/processes", &(), SHORT_WAIT, bounds, |described| {
+    let gathered = connection.gather(LIST, path, body, SHORT_WAIT, bounds, |described| {
         let described = info(LIST, described)?;
-        let held = size_of::<ProcessInfo>() + described.command.len() + described.name.as_ref().map_or(0, String::len);
+        let texts = [&described.name, &described.note].into_iter().flatten().map(String::len).sum::<usize>();
+        let held = size_of::<ProcessInfo>() + described.command.len() + texts;
         processes.push(described);
         Ok(held)
     });
@@ -92,11 +110,26 @@ fn invalid_process(action: &'static str) -> Error {
 
 /// Converts an agent's description of a process.
 fn info(action: &'static str, described: wire_types::ProcessInfo) -> Result<ProcessInfo> {
-    let wire_types::ProcessInfo { process, name, command, pid, terminal, started_ms, exit, first, end, readers } =
-        described;
+    let wire_types::ProcessInfo {
+        process,
+        name,
+        command,
+        pid,
+        ended_pid,
+        stdin_open,
+        note,
+        terminal,
+        started_ms,
+        exit,
+        first,
+        end,
+        readers,
+    } = described;
+    let pid_of = |pid: Option<i32>| pid.map(u32::try_from).transpose().map_err(|_| invalid_process(action));
     if name.as_deref().and_then(process_name_fault).is_some()
         || first > end
         || command.len() > PROCESS_COMMAND_BYTES_MAX
+        || note.as_ref().is_some_and(|note| note.len() > PROCESS_NOTE_BYTES_MAX)
     {
         return Err(invalid_process(action));
     }
@@ -104,7 +137,10 @@ fn info(action: &'static str, described: wire_types::ProcessInfo) -> Result<Proc
         process,
         name,
         command: printable(&command),
-        pid: pid.map(u32::try_from).transpose().map_err(|_| invalid_process(action))?,
+        pid: pid_of(pid)?,
+        ended_pid: pid_of(ended_pid)?,
+        is_stdin_open: stdin_open,
+        note,
         terminal: terminal.map(|size| TerminalSize { cols: size.cols, rows: size.rows }),
         started: Timestamp::from_millisecond(started_ms).map_err(|error| Error::failed(action, error))?,
         exit: exit.map(exit_status),
@@ -250,6 +286,7 @@ pub(super) async fn control(connection: &Connection, process: u64, action: Proce
     let action = match action {
         ProcessAction::Resize(size) => wire_types::Action::Resize(wire_size(size)),
         ProcessAction::Signal(signal) => wire_types::Action::Signal(signal.number()),
+        ProcessAction::SignalCommand(signal) => wire_types::Action::SignalCommand(signal.number()),
     };
     let control = wire_types::Control { command: process, action };
     connection.order(CONTROL, "/exec/control", &control, SHORT_WAIT).await

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::Timestamp;
-use guest_protocol::{Failure, FailureKind, path_fault};
+use guest_protocol::{Account, Failure, FailureKind, OWNER_BYTES_MAX, PATH_BYTES_MAX, path_fault};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -44,8 +44,25 @@ pub(super) fn file_info(action: &'static str, info: guest_protocol::FileInfo) ->
         target: info.target,
         modified,
         mode: info.mode,
+        owner: Some(info.owner).filter(|owner| is_owner(owner)),
+        group: Some(info.group).filter(|group| is_owner(group)),
     };
     if info.can_be() { Ok(info) } else { Err(Error::failed(action, "the agent described an invalid file")) }
+}
+
+/// Returns whether a text can be the name or the number of an owner.
+fn is_owner(text: &str) -> bool {
+    (1..=OWNER_BYTES_MAX).contains(&text.len()) && !text.contains(char::is_control)
+}
+
+/// Checks an agent's description of an account.
+pub(super) fn account(action: &'static str, account: Account) -> Result<Account> {
+    let is_named = !account.name.is_empty() && account.name.len() <= PATH_BYTES_MAX;
+    let is_plain = !account.name.contains(char::is_control) && path_fault(&account.home).is_none();
+    if is_named && is_plain {
+        return Ok(account);
+    }
+    Err(Error::Invalid(format!("the sandbox cannot {action}: its /etc/passwd has no usable name or home for it")))
 }
 
 /// Encodes `value` as JSON for a header.
@@ -88,8 +105,6 @@ pub(super) fn milliseconds(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod test {
-    use guest_protocol::PATH_BYTES_MAX;
-
     use super::*;
 
     fn info(path: &str, name: &str, mode: u32, modified_ms: i64) -> guest_protocol::FileInfo {
@@ -102,6 +117,8 @@ mod test {
             target: None,
             modified_ms,
             mode,
+            owner: "root".to_owned(),
+            group: String::new(),
         }
     }
 

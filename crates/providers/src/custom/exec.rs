@@ -139,6 +139,7 @@ impl Output {
                         self.held.take_if(|line| line.starts_with(api::TIMED_OUT.as_bytes()));
                     }
                     Ok(OutputEvent::Exit(ExitStatus {
+                        signal: None,
                         code: exit.code,
                         timed_out: exit.timed_out,
                         oom_killed: exit.oom_killed,

@@ -37,6 +37,8 @@ pub(super) fn file_info(action: &'static str, info: api::FileInfo) -> Result<Fil
         target: info.target,
         modified,
         mode,
+        owner: None,
+        group: None,
     });
     said.filter(FileInfo::can_be).ok_or_else(|| Error::failed(action, "the other service described an invalid file"))
 }
@@ -71,6 +73,8 @@ pub(super) async fn read(guest: &CustomGuest, path: &str, offset: u64, length: O
             target: None,
             modified,
             mode,
+            owner: None,
+            group: None,
         },
         // The service does not send the metadata with the content.
         _ => FileInfo { size, is_symlink: false, target: None, ..guest.stat(path).await? },
@@ -196,7 +200,7 @@ fn row(action: &'static str, change: api::FileChange) -> Result<WatchRow> {
     };
     let path =
         change.path.ok_or_else(|| Error::failed(action, "the other service reported a change without a file"))?;
-    Ok(WatchRow::Change(FileChange { kind, path, is_dir: change.is_dir }))
+    Ok(WatchRow::Change(FileChange { kind, path, is_dir: change.is_dir, moved: false }))
 }
 
 /// Streams content by `send`. Waits for `content` without a limit, and for each step of the service

@@ -43,7 +43,9 @@ pub(super) async fn start(guest: &CustomGuest, command: Command, background: Bac
     let Some((program, args)) = command.argv.split_first().filter(|(program, _)| !program.is_empty()) else {
         return Err(Error::Invalid("the command is empty; name a program to run".to_owned()));
     };
-    let Background { name, linger, is_lossless, input, stdin } = background;
+    // Neither a pace nor a note has a field in the API; without them output may be missed, and the process
+    // shows its command line alone.
+    let Background { name, linger, is_lossless, is_paced: _, note: _, input, stdin } = background;
     if let Some(fault) = name.as_deref().and_then(process_name_fault) {
         return Err(Error::Invalid(fault));
     }
@@ -122,6 +124,7 @@ fn info(process: Process) -> Result<ProcessInfo> {
         (ProcessState::Running, _) => None,
         (ProcessState::Exited, Some(code)) => Some(ExitStatus {
             code,
+            signal: None,
             timed_out: process.timed_out,
             oom_killed: process.oom_killed,
             pids_exhausted: process.pids_exhausted,
@@ -134,6 +137,9 @@ fn info(process: Process) -> Result<ProcessInfo> {
         name: process.name.filter(|name| process_name_fault(name).is_none()),
         command: words(&process.command),
         pid: process.pid,
+        ended_pid: None,
+        is_stdin_open: process.state == ProcessState::Running,
+        note: None,
         terminal,
         started: process.started_at.parse::<Timestamp>().map_err(|_| invalid_process())?,
         exit,
@@ -219,7 +225,7 @@ impl Source {
 
     fn status(&self, exit: client::Exit) -> ExitStatus {
         let client::Exit { code, timed_out, oom_killed, pids_exhausted } = exit;
-        ExitStatus { code, timed_out, oom_killed, pids_exhausted, duration: self.started.elapsed() }
+        ExitStatus { code, signal: None, timed_out, oom_killed, pids_exhausted, duration: self.started.elapsed() }
     }
 }
 
@@ -335,7 +341,7 @@ pub(super) async fn control(guest: &CustomGuest, process: u64, action: ProcessAc
         ProcessAction::Resize(TerminalSize { cols, rows }) => {
             guest.ask(ACTION, client.resize_process(guest.sandbox(), &number, cols, rows)).await
         }
-        ProcessAction::Signal(signal) => {
+        ProcessAction::Signal(signal) | ProcessAction::SignalCommand(signal) => {
             guest.ask(ACTION, client.signal_process(guest.sandbox(), &number, signal.name())).await
         }
     };

@@ -97,7 +97,7 @@ impl FileSystem {
     pub(super) fn new(bytes_max: u64, now: Now) -> Result<FileSystem> {
         let root = Node { kind: Kind::Directory(BTreeMap::new()), mode: 0o755, modified: now() };
         let mut fs = FileSystem { root, used: 0, bytes_max, now };
-        for path in ["/bin", "/dev", "/etc", "/home", "/root", "/tmp", "/usr/bin", "/var", "/workspace"] {
+        for path in ["/bin", "/dev", "/etc", "/home/user", "/root", "/tmp", "/usr/bin", "/var", "/workspace"] {
             fs.make_dirs(path)?;
         }
         fs.chmod("/tmp", 0o1777)?;
@@ -232,6 +232,20 @@ impl FileSystem {
     pub(super) fn make_dirs(&mut self, path: &str) -> Result<()> {
         let names = self.resolve(path, true)?;
         self.make_parents(path, &names)
+    }
+
+    /// Makes a directory that is not there, and its parents.
+    pub(super) fn make_dir(&mut self, path: &str) -> Result<()> {
+        match self.existing(path, true) {
+            Ok((_, node)) if node.is_dir() => Err(Error::Conflict(format!("{path}: the directory exists already"))),
+            Ok(_) => invalid(path, "is not a directory"),
+            Err(_) => self.make_dirs(path),
+        }
+    }
+
+    /// Describes what a path leads to, through all links.
+    pub(super) fn follow(&self, path: &str) -> Result<FileInfo> {
+        self.existing(path, true).map(|(names, node)| info(&names, node))
     }
 
     /// Makes a symbolic link.
@@ -406,6 +420,8 @@ fn info(names: &[String], node: &Node) -> FileInfo {
         },
         modified: node.modified,
         mode: node.mode,
+        owner: Some("root".to_owned()),
+        group: Some("root".to_owned()),
     }
 }
 

@@ -15,13 +15,20 @@ use super::processes;
 use super::shell::run;
 use crate::agent::{check_mode, check_path, check_port};
 use crate::{
-    Amend, Amended, Attach, Background, ByteStream, Command, EgressRequests, Error, FileChanges, FileContent, FileInfo,
-    Guest, Interactive, ListeningPort, OutputStream, Pack, PortChanges, PortConnections, ProcessAction, ProcessEvents,
-    ProcessInfo, Replace, ReplaceResult, Result, Search, SearchResult, Unpacked,
+    Account, Amend, Amended, Attach, Background, ByteStream, Command, EgressRequests, Error, FileChanges, FileContent,
+    FileInfo, Guest, Interactive, ListeningPort, OutputStream, Pack, PortChanges, PortConnections, ProcessAction,
+    ProcessEvents, ProcessInfo, Replace, ReplaceResult, Result, Search, SearchResult, Unpacked,
 };
 
 /// Size of the pieces in which a file is read, in bytes.
 const PIECE_BYTES: usize = 64 * 1024;
+
+/// Users of every box: name, number and home.
+const ACCOUNTS: [(&str, u32, &str); 2] = [("root", 0, "/root"), ("user", 1000, "/home/user")];
+
+fn no_user(name: &str) -> Error {
+    Error::Invalid(format!("the box has no user {name:?}"))
+}
 
 pub(super) struct MockGuest {
     inside: Arc<Boxed>,
@@ -148,6 +155,32 @@ impl Guest for MockGuest {
         });
         let received = received.await?;
         self.files(|fs| fs.write(path, mode, &received)).await
+    }
+
+    async fn make_dir(&self, path: &str) -> Result<()> {
+        check_path(path)?;
+        self.files(|fs| fs.make_dir(path)).await
+    }
+
+    async fn resolve(&self, path: &str) -> Result<FileInfo> {
+        self.files(|fs| fs.follow(path)).await
+    }
+
+    async fn account(&self, user: Option<&str>) -> Result<Account> {
+        let found = ACCOUNTS.iter().find(|(name, ..)| *name == user.unwrap_or("root"));
+        self.alive(async {
+            let (name, id, home) = found.ok_or_else(|| no_user(user.unwrap_or_default()))?;
+            Ok(Account { name: (*name).to_owned(), uid: *id, gid: *id, home: (*home).to_owned(), is_only: false })
+        })
+        .await
+    }
+
+    fn acting_as(&self, user: &str) -> Result<Arc<dyn Guest>> {
+        // Files of a mock box have no owners.
+        match ACCOUNTS.iter().any(|(name, ..)| *name == user) {
+            true => Ok(Arc::new(MockGuest { inside: Arc::clone(&self.inside) })),
+            false => Err(no_user(user)),
+        }
     }
 
     async fn delete(&self, path: &str, recursive: bool) -> Result<()> {

@@ -10,7 +10,7 @@ use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use guest_protocol::frame::{HEADER_BYTES, Kind, parse_header};
 use guest_protocol::output::{BURST_BYTES, BURST_PAUSE, LOSSLESS_RING_BYTES, RING_BYTES, Read, Ring};
-use guest_protocol::{process_command, process_name_fault};
+use guest_protocol::{PROCESS_NOTE_BYTES_MAX, process_command, process_name_fault};
 use parking_lot::Mutex;
 use tokio::io::duplex;
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
@@ -19,24 +19,29 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::io::ReaderStream;
 use tokio_util::sync::CancellationToken;
 
-use self::table::{Counted, Process};
+use self::table::{Counted, Pace, Process};
 use super::boxed::Boxed;
 use super::shell::run;
 use crate::{
     Attach, AttachFrom, Background, BackgroundStdin, ByteStream, Command, Error, ExitStatus, OutputEvent, OutputStream,
-    ProcessAction, ProcessEvent, ProcessEvents, ProcessInfo, ProcessInput, Result,
+    ProcessAction, ProcessEvent, ProcessEvents, ProcessInfo, ProcessInput, Result, Signal,
 };
 
 /// Stdin that waits for a process to read it, in bytes: as much as a pipe of Linux takes.
 const PIPE_BYTES: usize = 64 * 1024;
+/// Interval between looks whether a process still has to wait for readers.
+const READERS_LOOK: Duration = Duration::from_secs(1);
 /// Exit code of a process that was removed: signal 9.
 const CODE_KILLED: i32 = 128 + 9;
 
 /// Starts a process in a box.
 pub(super) fn start(inside: &Arc<Boxed>, mut command: Command, background: Background) -> Result<ProcessInfo> {
-    let Background { name, linger, is_lossless, input, stdin } = background;
+    let Background { name, linger, is_lossless, is_paced, note, input, stdin } = background;
     if let Some(fault) = name.as_deref().and_then(process_name_fault) {
         return Err(Error::Invalid(fault));
+    }
+    if note.as_ref().is_some_and(|note| note.len() > PROCESS_NOTE_BYTES_MAX) {
+        return Err(Error::Invalid(format!("the note of a process must be at most {PROCESS_NOTE_BYTES_MAX} bytes")));
     }
     let (ours, theirs) = duplex(PIPE_BYTES);
     let takes_input = stdin == BackgroundStdin::Open;
@@ -52,13 +57,19 @@ pub(super) fn start(inside: &Arc<Boxed>, mut command: Command, background: Backg
     table.check(name.as_deref())?;
     let running = run::start(inside, command)?;
     table.last += 1;
-    let capacity = if is_lossless { LOSSLESS_RING_BYTES } else { RING_BYTES };
+    let pace = Pace::of(is_lossless, is_paced);
+    let capacity = if pace == Pace::Free { RING_BYTES } else { LOSSLESS_RING_BYTES };
     let process = Arc::new(Process {
         number: table.last,
         name,
         command: text,
         started: (processes.now)(),
-        is_lossless,
+        note,
+        pace,
+        began: Instant::now(),
+        ended: Mutex::default(),
+        positions: Mutex::default(),
+        input_turn: AsyncMutex::default(),
         control: running.interactive.control,
         ring: Mutex::new(Ring::new(capacity, &processes.room, None)),
         stdin: AsyncMutex::new(ours),
@@ -102,6 +113,7 @@ async fn keep(inside: Arc<Boxed>, process: Arc<Process>, mut output: OutputStrea
     drop(output);
     let killed = || ExitStatus {
         code: CODE_KILLED,
+        signal: Signal::named("KILL"),
         timed_out: false,
         oom_killed: false,
         pids_exhausted: false,
@@ -123,7 +135,8 @@ async fn collect(process: &Process, output: &mut OutputStream) -> Option<ExitSta
     let mut burst = 0;
     loop {
         while process.is_ahead() {
-            process.sent_on.notified().await;
+            // A first reader that never comes notifies nothing.
+            let _ = timeout(READERS_LOOK, process.sent_on.notified()).await;
         }
         let (kind, bytes) = match output.next().await?.ok()? {
             OutputEvent::Stdout(bytes) => (Kind::Stdout, bytes),
@@ -132,7 +145,7 @@ async fn collect(process: &Process, output: &mut OutputStream) -> Option<ExitSta
         };
         process.append(kind, &bytes);
         burst += bytes.len();
-        if burst >= BURST_BYTES && !process.is_lossless {
+        if burst >= BURST_BYTES && process.pace == Pace::Free {
             burst = 0;
             sleep(BURST_PAUSE).await;
         }
@@ -178,7 +191,7 @@ pub(super) fn attach(inside: &Arc<Boxed>, number: u64, attach: Attach) -> Result
     }
     let reader = Reader {
         news: process.news.subscribe(),
-        _counted: Counted::of(&process),
+        counted: Counted::of(&process, position),
         process,
         position,
         is_begun: false,
@@ -219,7 +232,7 @@ struct Reader {
     is_begun: bool,
     follow: bool,
     dead: CancellationToken,
-    _counted: Counted,
+    counted: Counted,
     _feeding: JoinSet<()>,
 }
 
@@ -240,11 +253,12 @@ impl Reader {
             match read {
                 Read::Frame(frame, next) => {
                     self.position = next;
-                    self.process.sent(next);
+                    self.counted.sent(next);
                     return Ok(Some(output(&frame)));
                 }
                 Read::Lost(oldest) => {
                     self.position = oldest;
+                    self.counted.sent(oldest);
                     return Ok(Some(ProcessEvent::Position(oldest)));
                 }
                 Read::Nothing => {}
@@ -271,6 +285,8 @@ fn output(frame: &Bytes) -> ProcessEvent {
 pub(super) async fn input(inside: &Boxed, number: u64, mut content: ByteStream, end: bool) -> Result<()> {
     let process = inside.processes().get(number)?;
     process.check_input()?;
+    // So that what one caller sends at once is not mixed with what another one does.
+    let _turn = process.input_turn.lock().await;
     while let Some(piece) = content.next().await {
         process.give(piece?).await?;
     }
@@ -284,9 +300,9 @@ pub(super) async fn input(inside: &Boxed, number: u64, mut content: ByteStream, 
 pub(super) async fn control(inside: &Boxed, number: u64, action: ProcessAction) -> Result<()> {
     let process = inside.processes().get(number)?;
     match action {
-        ProcessAction::Signal(_) if process.exit().is_some() => Ok(()),
+        ProcessAction::Signal(_) | ProcessAction::SignalCommand(_) if process.exit().is_some() => Ok(()),
         ProcessAction::Resize(size) => process.control.resize(size).await,
-        ProcessAction::Signal(signal) => process.control.signal(signal).await,
+        ProcessAction::Signal(signal) | ProcessAction::SignalCommand(signal) => process.control.signal(signal).await,
     }
 }
 

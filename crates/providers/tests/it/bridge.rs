@@ -27,7 +27,7 @@ use providers::agent::AgentGuest;
 use providers::mock::Mock;
 use providers::{
     ByteStream, Command, Error, Facts, FileInfo, Found, Guest, Health, ImageSource, OutputEvent, Provider, Result,
-    Spec, Started,
+    Signal, Spec, Started,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -83,6 +83,8 @@ fn wire(info: FileInfo) -> guest_protocol::FileInfo {
         target: info.target,
         modified_ms: info.modified.as_millisecond(),
         mode: info.mode,
+        owner: info.owner.unwrap_or_default(),
+        group: info.group.unwrap_or_default(),
     }
 }
 
@@ -273,6 +275,7 @@ impl Agent {
                     Ok(OutputEvent::Exit(exit)) => {
                         let exit = guest_protocol::Exit {
                             code: exit.code,
+                            signal: exit.signal.map(Signal::number),
                             timed_out: exit.timed_out,
                             oom_killed: exit.oom_killed,
                             pids_exhausted: exit.pids_exhausted,
@@ -364,6 +367,8 @@ async fn every_promise_is_kept_through_the_protocol() {
         .without(Need::Control, "the agent of these tests cannot control what runs")
         .without(Need::Terminals, "a mock box has no terminals")
         .without(Need::Background, "the agent of these tests has no processes in the background")
+        .without(Need::Accounts, "the agent of these tests knows no users")
+        .without(Need::Watchers, "mock watches no files")
         .without(Need::Images, "mock takes every image")
         .without(Need::Reopen, "mock boxes end with the process")
         .without(Need::Deadlines, "mock boxes end with the process");

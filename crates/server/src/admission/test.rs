@@ -76,6 +76,7 @@ impl TestAdmission {
             ended_at: None,
             error: None,
             auto_pause: None,
+            terms: None,
         };
         let stale_after = Duration::from_secs(3600);
         let placement = PlacementFilter { stale_after, lease_ttl: stale_after, here: true, reachable: [].into() };

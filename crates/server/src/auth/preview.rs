@@ -47,9 +47,14 @@ impl PreviewKey {
             Form::HostName => "host name",
         };
         let signed = format!("tidebox preview 1\0{form}\0{sandbox}\0{port}\0{expires_s}");
-        let mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&self.0).expect("a key of any length will do");
-        let signature = mac.chain_update(signed).finalize().into_bytes();
+        let signature = self.mac(&signed);
         format!("{expires_s:0EXPIRY_CHARS$x}{}", base32(&signature[..SIGNATURE_BYTES]))
+    }
+
+    /// Returns the message authentication code of a text, whose beginning says what it is for.
+    pub(super) fn mac(&self, text: &str) -> [u8; 32] {
+        let mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&self.0).expect("a key of any length will do");
+        mac.chain_update(text).finalize().into_bytes().into()
     }
 
     /// Returns whether `permit` was signed for this port and has not expired at `now_s`.

@@ -1,6 +1,7 @@
 //! Settings of the operator: every key, with its type, default and description.
 
 mod access;
+mod compat;
 mod egress;
 mod images;
 mod limits;
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 
 pub use access::{Auth, Pool, RateKey, RateLimit, RouteGroup};
+pub use compat::{Compat, CompatE2b};
 pub use egress::{DefaultEgress, Egress, OwnerEgress, Secrets};
 pub use images::{Images, Registry};
 pub use limits::{Defaults, Limits, Overflow, Retention, Snapshots};
@@ -47,6 +49,7 @@ section! {
         pub egress: Egress as Nested,
         pub secrets: Secrets as Nested,
         pub ports: Ports as Nested,
+        pub compat: Compat as Nested,
         pub auth: Auth as Nested,
         pub rate_limit: RateLimit as Nested,
         pub pool: Pool as Nested,

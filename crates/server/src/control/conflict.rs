@@ -29,6 +29,8 @@ pub enum Conflict {
     Transition(InvalidTransition),
     /// The sandbox is being paused, resumed or kept in a snapshot.
     Changing { sandbox: String },
+    /// The sandbox is paused, and no request resumes it by itself.
+    Paused { sandbox: String },
     /// Requests use the sandbox.
     InUse { sandbox: SandboxId, uses: Vec<&'static str> },
     /// A request resumed the sandbox before it was written to disk.
@@ -85,6 +87,7 @@ impl fmt::Display for Conflict {
             Conflict::Changing { sandbox } => {
                 write!(f, "sandbox `{sandbox}` is being paused, resumed or saved in a snapshot")
             }
+            Conflict::Paused { sandbox } => write!(f, "sandbox `{sandbox}` is paused; resume it first"),
             Conflict::InUse { sandbox, uses } => write!(
                 f,
                 "sandbox `{sandbox}` is in use ({}); stop that first, or pause it with `force: true`, which makes the \

@@ -167,8 +167,8 @@ impl Control {
         runtime.stop(&sandbox.id).await.map_err(|error| runtime_error(sandbox, error))
     }
 
-    /// Destroys expired sandboxes that have not been removed yet. Returns their number; for a `viewer` only of those
-    /// that are its own.
+    /// Destroys expired sandboxes that have not been removed yet, and pauses those whose terms say so. Returns the
+    /// number of those destroyed; for a `viewer` only of those that are its own.
     ///
     /// # Errors
     /// Only if the store fails. A failed removal is retried by the reconciler and still counts.
@@ -181,7 +181,13 @@ impl Control {
             }
             let mut doomed = Vec::new();
             for id in due {
-                doomed.extend(self.begin_destroy(&id, StopReason::Expired).await?);
+                if !self.pause_at_end(&id).await? {
+                    doomed.extend(self.begin_destroy(&id, StopReason::Expired).await?);
+                }
+            }
+            if doomed.is_empty() {
+                // Those that are left are being paused.
+                return Ok(pruned);
             }
             let is_counted = |sandbox: &&Sandbox| viewer.is_none_or(|viewer| sandbox.owner.as_ref() == Some(viewer));
             pruned += doomed.iter().filter(is_counted).count() as u64;

@@ -1,6 +1,7 @@
 //! The inside of a box: commands, files, processes and ports.
 
 pub(super) mod access;
+mod as_user;
 pub(super) mod captured_output;
 mod directories;
 pub(super) mod exec;

@@ -17,6 +17,12 @@ impl Control {
         Ok(self.owner_of(&id).await?.is_none_or(|owner| owner.as_ref() == Some(user)))
     }
 
+    /// Returns the owner of a sandbox; `None` if it has none, there is no such sandbox, or the store fails.
+    pub async fn owner_of_sandbox(&self, id: &str) -> Option<OwnerId> {
+        let id = SandboxId::parse(id).ok()?;
+        self.owner_of(&id).await.ok().flatten().flatten()
+    }
+
     /// Returns whether an event is about something of `owner`. One about the service is of nobody.
     ///
     /// # Errors

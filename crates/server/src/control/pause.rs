@@ -3,17 +3,21 @@
 
 pub(super) mod activity;
 pub(super) mod auto_pause;
+pub(super) mod resume;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use domain::{SandboxId, State, WorkerId};
+use domain::{Event, InvalidTransition, SandboxId, State, WorkerId};
 use providers::{Chain, Pauses, Provider, Reclaimed};
 use serde_json::json;
+use tokio::sync::OwnedMutexGuard;
 
 use super::conflict::Conflict;
 use super::error::{Error, Result, provider_error};
 use super::guest::access::runtime_error;
+use super::keyed_lock::KeyedLock;
 use super::policy::ORPHAN_GRACE;
 use super::resource::Resource;
 use super::service::Control;
@@ -32,6 +36,16 @@ pub struct Pause {
     pub reclaim: bool,
     /// True to write it to disk then.
     pub to_disk: bool,
+    /// Lifetime for which it is kept; `None` for what is left of the old one.
+    pub keep: Option<Keep>,
+}
+
+/// Lifetime of a paused sandbox, from its pause on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    pub lifetime: Duration,
+    /// True to pause it only if its old lifetime is over.
+    pub only_if_over: bool,
 }
 
 /// Reason for a pause.
@@ -69,7 +83,7 @@ impl Control {
             }
             Ok(paused)
         });
-        let paused: Result<_> = pause.await.unwrap_or_else(|_| Err(Unavailable::ShuttingDown.into()));
+        let paused: Result<(Sandbox, bool)> = pause.await.unwrap_or_else(|_| Err(Unavailable::ShuttingDown.into()));
         let (sandbox, was_paused) = paused?;
         if !how.reclaim {
             return Ok((sandbox, None));
@@ -105,13 +119,8 @@ impl Control {
         if how.reclaim {
             pauses.check_reclaim(&sandbox.id).await.map_err(|error| self.pause_error(&sandbox, error))?;
         }
-        let _turn = if why == Why::Idle {
-            // All others that are idle would wait as well.
-            let busy = || Error::Conflict(Conflict::Changing { sandbox: id.to_owned() });
-            self.pauses.turns.try_take(&sandbox.id).ok_or_else(busy)?
-        } else {
-            self.pauses.turns.take(&sandbox.id).await
-        };
+        let _turn = lock(&self.pauses.turns, &sandbox.id, why).await?;
+        let _lifetime = lock(&self.pauses.lifetimes, &sandbox.id, why).await?;
         let sandbox = self.pausable(id).await?;
         if sandbox.state == State::Paused {
             return Ok((sandbox, true));
@@ -119,20 +128,58 @@ impl Control {
         self.check_unused(&sandbox, why)?;
         // A paused box does not answer.
         self.set_late_deadline(&sandbox.id).await;
-        let paused = self.changed(&sandbox.id, Change::Paused).await?;
-        // A request that has read the old state is counted by now, and one that follows waits for the turn.
-        let done = match self.check_unused(&sandbox, why) {
-            Ok(()) => pauses.pause(&sandbox.id).await.map_err(|error| self.pause_error(&sandbox, error)),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = done {
-            self.changed(&sandbox.id, Change::Resumed).await?;
-            return Err(error);
+        let paused = self.pause_box(&sandbox, pauses, why, how.keep).await;
+        if paused.is_err() && how.keep.is_some() {
+            self.renew_deadline(&sandbox).await;
         }
+        let paused = paused?;
         let reason = if why == Why::Idle { "idle" } else { "request" };
         let data = json!({"provider": sandbox.provider, "reason": reason});
         self.publish(EventType::SandboxPaused, Some(&sandbox.id), data);
         Ok((paused, false))
+    }
+
+    /// Stores that a sandbox is paused, and pauses its box. If the box cannot be paused, the sandbox is as it was, its
+    /// lifetime included. The caller has the turn of the sandbox and the lock of its lifetime.
+    async fn pause_box(&self, sandbox: &Sandbox, pauses: &dyn Pauses, why: Why, keep: Option<Keep>) -> Result<Sandbox> {
+        let now = self.now();
+        if keep.is_some_and(|keep| keep.only_if_over) && sandbox.expires_at > now {
+            // It was extended meanwhile, as the store would say too.
+            let refusal = InvalidTransition { from: sandbox.state, event: Event::Paused };
+            return Err(Conflict::Transition(refusal).into());
+        }
+        let if_over_at = keep.filter(|keep| keep.only_if_over).map(|_| now);
+        let until = keep.map(|keep| clock::after(now, keep.lifetime));
+        if let Some(keep) = keep {
+            // The box first, as for an extension.
+            let guest = self.guest(sandbox).await?;
+            let deadline = keep.lifetime + ORPHAN_GRACE;
+            guest.set_deadline(deadline).await.map_err(|error| self.guest_error(sandbox, error))?;
+        }
+        let paused = self.changed(&sandbox.id, Change::Paused { until, if_over_at }).await?;
+        // A request that has read the old state is counted by now, and one that follows waits for the turn.
+        let done = match self.check_unused(sandbox, why) {
+            Ok(()) => pauses.pause(&sandbox.id).await.map_err(|error| self.pause_error(sandbox, error)),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = done {
+            let until = until.map(|_| sandbox.expires_at);
+            self.changed(&sandbox.id, Change::Resumed { until }).await?;
+            return Err(error);
+        }
+        Ok(paused)
+    }
+
+    /// Gives the box of a running sandbox the deadline of its row again.
+    async fn renew_deadline(&self, sandbox: &Sandbox) {
+        let left = clock::between(self.now(), sandbox.expires_at) + ORPHAN_GRACE;
+        let renewed = async {
+            let guest = self.guest(sandbox).await?;
+            guest.set_deadline(left).await.map_err(|error| self.guest_error(sandbox, error))
+        };
+        if let Err(error) = renewed.await {
+            tracing::warn!(id = %sandbox.id, error = %Chain(&error), "cannot restore the deadline of a box");
+        }
     }
 
     /// Returns whether a sandbox is paused and written to the disk of this server.
@@ -200,63 +247,6 @@ impl Control {
         }
     }
 
-    /// Lets a paused sandbox go on. One that runs stays as it is.
-    ///
-    /// # Errors
-    /// As [`Control::pause`].
-    pub async fn resume(self: &Arc<Self>, id: &str) -> Result<Sandbox> {
-        let sandbox = self.pausable(id).await?;
-        pauses_of(self.runtime_of(&sandbox).await?.as_ref())?;
-        let (control, id) = (Arc::clone(self), sandbox.id);
-        let resume = self.tasks.spawn(async move { control.go_on(&id, "resume").await });
-        resume.await.unwrap_or_else(|_| Err(Unavailable::ShuttingDown.into()))
-    }
-
-    /// Lets a paused sandbox go on for a request.
-    pub(super) async fn wake(&self, sandbox: &Sandbox) -> Result<Sandbox> {
-        self.go_on(&sandbox.id, "request").await
-    }
-
-    async fn go_on(&self, id: &SandboxId, reason: &str) -> Result<Sandbox> {
-        let _turn = self.pauses.turns.take(id).await;
-        let sandbox = self.pausable(id.as_str()).await?;
-        if sandbox.state == State::Running {
-            return Ok(sandbox);
-        }
-        let runtime = self.runtime_of(&sandbox).await?;
-        let resumed = self.changed(id, Change::Resumed).await?;
-        let pauses = pauses_of(runtime.as_ref())?;
-        self.resume_box(pauses, id).await.map_err(|error| self.pause_error(&sandbox, error))?;
-        self.publish(EventType::SandboxResumed, Some(id), json!({"provider": sandbox.provider, "reason": reason}));
-        if pauses.can_suspend() {
-            // The clock of its deadline stood still while it was on disk.
-            let left = clock::between(self.now(), sandbox.expires_at) + ORPHAN_GRACE;
-            let moved = async { runtime.guest(id).await?.set_deadline(left).await };
-            moved.await.map_err(|error| self.pause_error(&sandbox, error))?;
-        }
-        // After a restart, connections of a paused box are served by none.
-        if let Err(error) = self.serve_egress(id, sandbox.owner.as_ref()).await {
-            tracing::debug!(%id, error = %Chain(&error), "cannot serve the connections of a box; retrying later");
-        }
-        Ok(resumed)
-    }
-
-    /// Lets the box of a sandbox go on whose row is running. If it cannot, and still stands still, the row is
-    /// paused again, so that the next request tries anew.
-    async fn resume_box(&self, pauses: &dyn Pauses, id: &SandboxId) -> providers::Result<()> {
-        let resumed = pauses.resume(id).await;
-        if let Err(error) = &resumed
-            && !matches!(error, providers::Error::Gone)
-            && pauses.paused().await.is_ok_and(|paused| paused.contains(id))
-        {
-            tracing::warn!(%id, error = %Chain(error), "cannot resume the box; the sandbox stays paused");
-            if let Err(error) = self.changed(id, Change::Paused).await {
-                tracing::warn!(%id, error = %Chain(&error), "cannot record that a box is paused; retrying later");
-            }
-        }
-        resumed
-    }
-
     /// Returns a sandbox that is running or paused.
     pub(super) async fn pausable(&self, id: &str) -> Result<Sandbox> {
         let sandbox = self.visible(id).await?;
@@ -313,7 +303,7 @@ impl Control {
             let is_paused = pauses.paused().await.map_err(|error| provider_error(name, error))?.contains(id);
             let (action, settled) = match (state, is_paused) {
                 (Some(State::Paused), false) => ("paused_again", pauses.pause(id).await),
-                (Some(State::Running), true) => ("resumed", self.resume_box(pauses, id).await),
+                (Some(State::Running), true) => ("resumed", self.resume_box(pauses, id, None).await),
                 _ => continue,
             };
             match settled {
@@ -326,6 +316,14 @@ impl Control {
         }
         Ok(())
     }
+}
+
+/// Takes a lock of a sandbox. One that is idle is not waited for: all others that are idle would wait as well.
+async fn lock(locks: &KeyedLock, id: &SandboxId, why: Why) -> Result<OwnedMutexGuard<()>> {
+    if why != Why::Idle {
+        return Ok(locks.take(id).await);
+    }
+    locks.try_take(id).ok_or_else(|| Conflict::Changing { sandbox: id.to_string() }.into())
 }
 
 pub(super) fn pauses_of(runtime: &dyn Provider) -> Result<&dyn Pauses> {
@@ -341,7 +339,6 @@ pub(super) fn pauses_of(runtime: &dyn Provider) -> Result<&dyn Pauses> {
 #[cfg(test)]
 mod test {
     use std::sync::atomic::Ordering;
-    use std::time::Duration;
 
     use super::*;
     use crate::control::IdempotencyKey;
@@ -350,7 +347,7 @@ mod test {
     use domain::SandboxEgress;
     use tokio_util::task::TaskTracker;
 
-    const RECLAIM: Pause = Pause { force: false, reclaim: true, to_disk: false };
+    const RECLAIM: Pause = Pause { force: false, reclaim: true, to_disk: false, keep: None };
     /// The longest wait for what happens at once.
     const SOON: Duration = Duration::from_secs(30);
 
@@ -399,7 +396,7 @@ mod test {
         assert_eq!(app.state(&id).await, State::Running);
         // A server that was killed has left its row so.
         app.control.pause(id.as_str(), Pause::default()).await.unwrap();
-        app.control.changed(&id, Change::Resumed).await.unwrap();
+        app.control.changed(&id, Change::Resumed { until: None }).await.unwrap();
         provider.hold_still(true);
         let settle =
             async || app.control.settle_pauses(provider.as_ref(), "mock", &WorkerId::local(), Some("mock")).await;

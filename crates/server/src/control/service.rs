@@ -1,6 +1,6 @@
 //! The service: its parts, and what all operations share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -64,6 +64,8 @@ pub struct Control {
     pub(super) samples: Samples,
     pub(super) pauses: Pauses,
     pub(super) snapshotting: Snapshotting,
+    /// Sandboxes that are being paused at the end of their lifetimes.
+    pub(super) ending: Mutex<HashSet<SandboxId>>,
     /// Disk space for the snapshots and machines that are being written.
     pub(super) reservations: Reservations,
     pub(super) warm: Warm,
@@ -118,6 +120,7 @@ impl Control {
             samples: Samples::default(),
             pauses: Pauses::default(),
             snapshotting: Snapshotting::default(),
+            ending: Mutex::default(),
             reservations: Reservations::default(),
             owner_keys,
             owners: Owners::default(),
@@ -240,11 +243,11 @@ impl Control {
         {
             let mut data = json!({"provider": sandbox.provider, "worker_id": sandbox.worker.as_str()});
             match &change {
-                Change::Extended { expires_at, .. } => data["expires_at"] = json!(expires_at.to_string()),
+                Change::Extended { .. } => data["expires_at"] = json!(sandbox.expires_at.to_string()),
                 Change::Broke { error, .. } => data["error"] = json!(error),
                 Change::Started
-                | Change::Paused
-                | Change::Resumed
+                | Change::Paused { .. }
+                | Change::Resumed { .. }
                 | Change::StopRequested { .. }
                 | Change::Stopped { .. } => {}
             }
@@ -264,7 +267,13 @@ impl Control {
     /// Returns the sandbox if commands and file operations can reach it; a paused one goes on first.
     pub(super) async fn usable(&self, id: &str) -> Result<Sandbox> {
         let sandbox = self.living(id).await?;
-        if sandbox.state == State::Paused { self.wake(&sandbox).await } else { Ok(sandbox) }
+        if sandbox.state != State::Paused {
+            return Ok(sandbox);
+        }
+        if sandbox.terms.as_ref().is_some_and(|terms| !terms.wakes) {
+            return Err(Conflict::Paused { sandbox: id.to_owned() }.into());
+        }
+        self.wake(&sandbox).await
     }
 
     /// Returns the sandbox if its box is there, running or paused.
@@ -292,22 +301,12 @@ fn event_of(change: &Change, before: State, after: State) -> Option<EventType> {
         Change::Stopped { .. } if before != after => Some(EventType::SandboxDestroyed),
         Change::Broke { .. } => Some(EventType::SandboxFailed),
         // Published once the provider has done it.
-        Change::Paused | Change::Resumed => None,
+        Change::Paused { .. } | Change::Resumed { .. } => None,
         Change::StopRequested { .. } | Change::Stopped { .. } => None,
     }
 }
 
 /// Returns whether requests may see the sandbox.
 fn is_visible(sandbox: &Sandbox, now: Timestamp) -> bool {
-    sandbox.state != State::Destroyed && !has_expired(sandbox, now)
-}
-
-/// Returns whether the lifetime is over and the sandbox has not ended otherwise. It is invisible
-/// from that instant, however far its removal is.
-pub(super) fn has_expired(sandbox: &Sandbox, now: Timestamp) -> bool {
-    match sandbox.state {
-        State::Creating | State::Running | State::Paused | State::Destroying => sandbox.expires_at <= now,
-        // A failed sandbox ended before its expiry, and callers may still read its error.
-        State::Failed | State::Destroyed => false,
-    }
+    sandbox.state != State::Destroyed && !sandbox.has_expired(now)
 }

@@ -10,7 +10,7 @@ mod prepare;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::{Asker, EgressPolicy, OwnerId, PrepareCommand, SandboxId, SpawnOptions, StopReason};
+use domain::{Asker, EgressPolicy, OwnerId, PrepareCommand, SandboxId, SpawnOptions, StopReason, Terms};
 use providers::{Chain, Phase, Spec};
 use serde_json::json;
 use store::{IdempotencyKey, NewSandbox, Sandbox, Snapshot};
@@ -47,6 +47,8 @@ pub struct SpawnRequest {
     pub snapshot: Option<String>,
     /// The snapshot that the box is made of.
     pub source: Option<Source>,
+    /// Rules that the sandbox lives by besides its options.
+    pub terms: Option<Terms>,
 }
 
 /// A snapshot that a box is made of.

@@ -8,7 +8,7 @@ use domain::{SandboxId, State};
 use super::conflict::Conflict;
 use super::error::{Error, Result};
 use super::resource::Resource;
-use super::service::{Control, has_expired};
+use super::service::Control;
 use store::Sandbox;
 
 /// Maximum wait of one request.
@@ -73,7 +73,7 @@ impl Control {
             let mut found = self.store.sandbox(&parsed).await?.map(Arc::new);
             loop {
                 let sandbox = found.ok_or_else(missing)?;
-                if state != WaitFor::Destroyed && has_expired(&sandbox, self.now()) {
+                if state != WaitFor::Destroyed && sandbox.has_expired(self.now()) {
                     return Err(missing());
                 }
                 match state.reached(sandbox.state) {

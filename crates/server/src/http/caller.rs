@@ -29,8 +29,14 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Returns the caller of a request whose credential is that of `principal`.
-    pub fn of(access: &Access, principal: Principal, request: &Request) -> Self {
+    /// Returns the caller of a request whose credential is that of `principal`. Without an owner's key, the request
+    /// is for `named`.
+    pub fn of(
+        access: &Access,
+        principal: Principal,
+        request: &Request,
+        named: Result<Option<OwnerId>, String>,
+    ) -> Self {
         let address = request.extensions().get::<Peer>().and_then(|peer| peer.address).map(peer::caller);
         let owner_of_key = match &principal {
             Principal::Owner(holder) => Some(holder.key.owner().clone()),
@@ -38,7 +44,7 @@ impl Caller {
         };
         let is_counted = access.is_enabled() || owner_of_key.is_some();
         let counted_key = principal.key_id().filter(|_| is_counted).cloned();
-        let owner = owner_of_key.map_or_else(|| owner(request.headers()), |owner| Ok(Some(owner)));
+        let owner = owner_of_key.map_or(named, |owner| Ok(Some(owner)));
         Self { owner, principal, address, counted_key }
     }
 
@@ -126,7 +132,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Owner {
     }
 }
 
-fn owner(headers: &HeaderMap) -> Result<Option<OwnerId>, String> {
+/// Returns the owner that `X-User-ID` names.
+///
+/// # Errors
+/// The fault of the header, for the caller.
+pub fn owner(headers: &HeaderMap) -> Result<Option<OwnerId>, String> {
     let mut values = headers.get_all("x-user-id").iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {

@@ -9,7 +9,7 @@ use providers::Chain;
 
 use super::accept::body_timeout::Stalled;
 use crate::budget::Spent;
-use crate::control::Error as Control;
+use crate::control::{Conflict, Error as Control, Resource};
 
 /// Error of a handler or a middleware.
 #[derive(Debug)]
@@ -58,6 +58,8 @@ pub enum Refusal {
     },
     /// No route has this path.
     NoRoute(String),
+    /// No route for E2B's SDKs has this path.
+    NoE2bRoute(String),
     /// The route does not have this method.
     Method,
     /// Pages of this origin may not open a WebSocket.
@@ -72,8 +74,54 @@ pub enum Refusal {
     NoAnswer,
     /// A preview was asked for through so many others that it must be a loop.
     Loop,
+    /// The sandbox that a request to its inside names does not run. Holds its id.
+    NoSandbox(String),
+    /// Nothing listens on the port of a sandbox that runs.
+    PortClosed { sandbox: String, port: u16 },
+    /// A port of a sandbox asks for its traffic token.
+    NoTrafficToken,
+    /// Error of a remote procedure call, with the code of its protocol.
+    Rpc(RpcCode, String),
     /// Fault of the server.
     Internal,
+}
+
+/// Codes of the errors of remote procedure calls in the Connect protocol, as far as they are used.
+/// <https://connectrpc.com/docs/protocol#error-codes>
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RpcCode {
+    InvalidArgument,
+    Unauthenticated,
+    PermissionDenied,
+    NotFound,
+    AlreadyExists,
+    ResourceExhausted,
+    DeadlineExceeded,
+    Unimplemented,
+    Unavailable,
+    Internal,
+}
+
+impl RpcCode {
+    /// Returns the name of the code on the wire.
+    pub fn name(self) -> &'static str {
+        self.status_and_name().1
+    }
+
+    fn status_and_name(self) -> (StatusCode, &'static str) {
+        match self {
+            RpcCode::InvalidArgument => (StatusCode::BAD_REQUEST, "invalid_argument"),
+            RpcCode::Unauthenticated => (StatusCode::UNAUTHORIZED, "unauthenticated"),
+            RpcCode::PermissionDenied => (StatusCode::FORBIDDEN, "permission_denied"),
+            RpcCode::NotFound => (StatusCode::NOT_FOUND, "not_found"),
+            RpcCode::AlreadyExists => (StatusCode::CONFLICT, "already_exists"),
+            RpcCode::ResourceExhausted => (StatusCode::TOO_MANY_REQUESTS, "resource_exhausted"),
+            RpcCode::DeadlineExceeded => (StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded"),
+            RpcCode::Unimplemented => (StatusCode::NOT_IMPLEMENTED, "unimplemented"),
+            RpcCode::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+            RpcCode::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
+        }
+    }
 }
 
 /// Result of a handler.
@@ -95,6 +143,11 @@ impl From<Spent> for ApiError {
     fn from(_: Spent) -> Self {
         Refusal::Busy.into()
     }
+}
+
+/// Returns the error of a remote procedure call.
+pub fn rpc(code: RpcCode, text: impl Into<String>) -> ApiError {
+    Refusal::Rpc(code, text.into()).into()
 }
 
 /// Returns the error for a request that makes no sense.
@@ -119,19 +172,22 @@ impl Refusal {
             | Refusal::OtherOwner(_) => (StatusCode::FORBIDDEN, "forbidden"),
             Refusal::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized"),
             Refusal::TooFast { .. } => (StatusCode::TOO_MANY_REQUESTS, "resource_limit"),
-            Refusal::NoRoute(_) => (StatusCode::NOT_FOUND, "not_found"),
+            Refusal::NoRoute(_) | Refusal::NoE2bRoute(_) => (StatusCode::NOT_FOUND, "not_found"),
             Refusal::Method => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Refusal::Range(_) => (StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable"),
             Refusal::NothingListens(_) | Refusal::BadAnswer => (StatusCode::BAD_GATEWAY, "bad_gateway"),
             Refusal::NoAnswer => (StatusCode::GATEWAY_TIMEOUT, "timeout"),
             Refusal::Loop => (StatusCode::LOOP_DETECTED, "loop_detected"),
+            Refusal::NoSandbox(_) | Refusal::PortClosed { .. } => (StatusCode::BAD_GATEWAY, "bad_gateway"),
+            Refusal::NoTrafficToken => (StatusCode::FORBIDDEN, "forbidden"),
+            Refusal::Rpc(code, _) => code.status_and_name(),
             Refusal::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
         }
     }
 
     fn message(&self) -> String {
         match self {
-            Refusal::Malformed(text) | Refusal::Unauthorized(text) => text.clone(),
+            Refusal::Malformed(text) | Refusal::Unauthorized(text) | Refusal::Rpc(_, text) => text.clone(),
             Refusal::Forbidden(text) => (*text).to_owned(),
             Refusal::OtherOwner(part) => {
                 format!(
@@ -168,6 +224,9 @@ impl Refusal {
             Refusal::NoRoute(path) => {
                 format!("there is no route `{path}`; GET /api/v1/openapi.json describes all routes")
             }
+            Refusal::NoE2bRoute(path) => {
+                format!("this server does not have E2B's route `{path}`; docs/use/e2b.md lists what it has")
+            }
             Refusal::Method => "this route does not support this method; see the `Allow` header".to_owned(),
             Refusal::SocketOrigin => {
                 "pages from this origin may not open a WebSocket here; list the origin by name in \
@@ -182,6 +241,12 @@ impl Refusal {
                 "the program on this port of the sandbox closed the connection, or does not speak HTTP".to_owned()
             }
             Refusal::NoAnswer => "the program on this port of the sandbox takes too long to answer".to_owned(),
+            // Clients look for the words of these two.
+            Refusal::NoSandbox(_) => "The sandbox was not found".to_owned(),
+            Refusal::PortClosed { .. } => "The sandbox is running but port is not open".to_owned(),
+            Refusal::NoTrafficToken => "this port requires the header `e2b-traffic-access-token`; it is \
+                                        `trafficAccessToken` of the sandbox"
+                .to_owned(),
             Refusal::Loop => "this request has passed through too many previews; it is in a loop".to_owned(),
             Refusal::Internal => "internal error; the server's log has the cause under this request's id".to_owned(),
         }
@@ -229,6 +294,40 @@ impl ApiError {
             ApiError::Control(error) => error.to_string(),
             ApiError::Request(refusal) => refusal.message(),
         }
+    }
+
+    /// Returns the code of the error in the answer to a remote procedure call, and its status.
+    pub fn rpc_code(&self) -> (RpcCode, StatusCode) {
+        let code = self.own_rpc_code().unwrap_or_else(|| match self.code() {
+            "bad_request" | "unsupported_media_type" | "range_not_satisfiable" => RpcCode::InvalidArgument,
+            "unauthorized" => RpcCode::Unauthenticated,
+            "forbidden" => RpcCode::PermissionDenied,
+            "not_found" => RpcCode::NotFound,
+            "conflict" => RpcCode::AlreadyExists,
+            "payload_too_large" | "resource_limit" | "no_space" => RpcCode::ResourceExhausted,
+            "timeout" => RpcCode::DeadlineExceeded,
+            "not_supported" | "method_not_allowed" => RpcCode::Unimplemented,
+            "unavailable" | "bad_gateway" => RpcCode::Unavailable,
+            _ => RpcCode::Internal,
+        });
+        (code, code.status_and_name().0)
+    }
+
+    /// Returns the code of an error whose name in the API does not say it.
+    fn own_rpc_code(&self) -> Option<RpcCode> {
+        if let ApiError::Request(Refusal::Rpc(code, _)) = self {
+            return Some(*code);
+        }
+        // The box has ended, or was paused, since the request was let through.
+        let is_gone = match self {
+            ApiError::Control(Control::NotFound(resource, _)) => *resource == Resource::Sandbox,
+            ApiError::Control(Control::Conflict(conflict)) => {
+                !matches!(conflict, Conflict::Exists { .. } | Conflict::Refused(_))
+            }
+            ApiError::Control(_) | ApiError::Request(_) => false,
+        };
+        let is_busy = matches!(self, ApiError::Request(Refusal::Busy));
+        is_gone.then_some(RpcCode::Unavailable).or(is_busy.then_some(RpcCode::ResourceExhausted))
     }
 
     /// Logs the cause of errors whose answers do not contain it.

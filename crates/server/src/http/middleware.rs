@@ -46,6 +46,15 @@ pub fn around(routes: Router<Api>, description: &OpenApi, api: &Api) -> Router {
         .layer(from_fn_with_state(api.clone(), before_the_route))
 }
 
+/// Wraps the routes of one plane for E2B's SDKs. Parameters that a route does not know are ignored.
+pub fn around_e2b(routes: Router<Api>, api: &Api) -> Router {
+    routes
+        .route_layer(from_fn_with_state((api.clone(), WithoutQuery::default()), on_the_route))
+        .method_not_allowed_fallback(error::method_not_allowed)
+        .with_state(api.clone())
+        .layer(from_fn_with_state(api.clone(), before_the_route))
+}
+
 /// Passes a request on to its route, or to the answer that there is none.
 async fn before_the_route(State(api): State<Api>, request: Request, next: Next) -> Response {
     request::pass(&api, request, |policy, request| {

@@ -40,6 +40,19 @@ pub enum Gate {
     Worker(Scope),
     /// A permit for the port that the request is to, or an API key.
     Preview,
+    /// The token of the sandbox that the request is to, or a signature made with it.
+    Sandbox(Proof),
+}
+
+/// Proof that a route of a sandbox asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    /// None. Anyone who knows the id of a sandbox may ask whether it runs.
+    Nothing,
+    /// The token of the sandbox.
+    Token,
+    /// The token, or a signature of what is asked for.
+    TokenOrSignature,
 }
 
 /// Sandboxes, or another thing with an owner, that a request is about.
@@ -64,7 +77,7 @@ pub enum About {
 pub enum NamedIn {
     /// The path: the parameter `id`.
     Path,
-    /// The host name, or the path that stands for it.
+    /// The host name, or what stands for it: a path, or headers.
     Host,
 }
 
@@ -86,6 +99,8 @@ pub enum Audit {
 pub(super) const OPEN: Policy = Policy { is_vital: true, ..Policy::of(Gate::Key(Demand::Nothing)) };
 /// Asks for the API key.
 pub(super) const KEY: Policy = Policy::of(Gate::Key(Demand::Key));
+/// Asks for the token of the sandbox, as what has no route of a sandbox does.
+pub(super) const SANDBOX: Policy = Policy::of(Gate::Sandbox(Proof::Token)).about(About::OneSandbox(NamedIn::Host));
 /// Asks for the admin key.
 pub(super) const ADMIN: Policy = Policy::of(Gate::Key(Demand::AdminKey));
 /// Answers with any key that there is no such route.
@@ -148,6 +163,9 @@ pub struct Policies {
     pub(super) api: RoutePolicies,
     /// The paths are those of programs in sandboxes, so all have the same.
     pub(super) preview: Policy,
+    /// The two planes for E2B's SDKs.
+    pub(super) e2b_control: RoutePolicies,
+    pub(super) e2b_data: RoutePolicies,
 }
 
 impl Policies {
@@ -156,6 +174,9 @@ impl Policies {
         match site {
             Site::Api => self.api.of(matched, method),
             Site::Preview => self.preview,
+            Site::E2bControl => self.e2b_control.of(matched, method),
+            Site::E2bData if matched.is_none() => SANDBOX,
+            Site::E2bData => self.e2b_data.of(matched, method),
         }
     }
 }

@@ -23,7 +23,7 @@ use self::exchange::{Driver, EXCHANGE_BYTES, answer, exchange};
 use self::headers::{
     COOKIE, is_loop, keep_harmless, to_client, to_program, token_in, trailers_to_program, without_token,
 };
-use self::target::{Asked, Target, is_of_same_sandbox};
+use self::target::{Asked, NamedBy, Target, is_of_same_sandbox};
 use self::tunnel::Tunnel;
 use super::caller::Caller;
 use super::error::{ApiError, Refusal, Result, malformed};
@@ -62,12 +62,15 @@ pub async fn forward(
     let Asked::Port(target) = asked else {
         return Err(malformed("the host of a preview must be `<port>-<sandbox id>.<domain>`, sent once"));
     };
+    if admission == Admission::NoTrafficToken {
+        return Err(Refusal::NoTrafficToken.into());
+    }
     if parts.method == Method::CONNECT {
         return Err(malformed("previews do not forward CONNECT"));
     }
     let protocol = upgrade(&parts.headers);
     let is_read = matches!(parts.method, Method::GET | Method::HEAD);
-    if admission == Admission::Link && is_read && protocol.is_none() && target.prefix.is_none() {
+    if admission == Admission::Link && is_read && protocol.is_none() && target.has_own_host() {
         return opened(&parts);
     }
     check(&api, &target, admission, &parts, protocol.is_some())?;
@@ -78,8 +81,12 @@ pub async fn forward(
     let held = meter.account().reserve_within(EXCHANGE_BYTES, WAIT_MAX).await?;
     let peer = parts.extensions.get::<Peer>().copied().ok_or(Refusal::Internal)?;
     to_program(&mut parts.headers, &api.settings.access, peer);
-    if let Some(prefix) = &target.prefix {
-        keep_apart(&mut parts, prefix)?;
+    if !target.has_own_host() {
+        // They would be those of all sandboxes.
+        parts.headers.remove(header::COOKIE);
+    }
+    if let NamedBy::Path(prefix) = &target.named_by {
+        cut_prefix(&mut parts, prefix)?;
     }
     parts.uri = Uri::try_from(without_token(&parts.uri)).map_err(|_| malformed("the path cannot be forwarded"))?;
     parts.version = Version::HTTP_11;
@@ -95,7 +102,7 @@ pub async fn forward(
     }
     let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     to_client(response.headers_mut(), is_switch);
-    if target.prefix.is_some() {
+    if !target.has_own_host() {
         keep_harmless(response.headers_mut());
         response.headers_mut().append(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(SANDBOX));
     }
@@ -109,10 +116,8 @@ pub async fn forward(
     Ok(Response::from_parts(parts, Body::empty()))
 }
 
-/// Changes a request at a path of the API's own host: the program gets the rest of the path, and no
-/// cookies, which would be those of all sandboxes.
-fn keep_apart(parts: &mut Parts, prefix: &str) -> Result<()> {
-    parts.headers.remove(header::COOKIE);
+/// Changes a request at a path of the API's own host: the program gets the rest of the path.
+fn cut_prefix(parts: &mut Parts, prefix: &str) -> Result<()> {
     if let Ok(prefix) = HeaderValue::from_str(prefix) {
         parts.headers.insert("x-forwarded-prefix", prefix);
     }
@@ -146,11 +151,26 @@ fn check(api: &Api, target: &Target, admission: Admission, parts: &Parts, is_swi
 
 async fn connect(api: &Api, target: &Target, meter: &Meter) -> Result<Tunnel> {
     let (to_program, input) = input();
-    let connected = api.control.connect_preview(&target.sandbox, target.port, input).await;
-    let from_program = connected.map_err(|error| {
-        if let Error::NoFile(_) = error { Refusal::NothingListens(target.port).into() } else { ApiError::from(error) }
-    })?;
+    let from_program = match api.control.connect_preview(&target.sandbox, target.port, input).await {
+        Ok(from_program) => from_program,
+        Err(error) => return Err(not_connected(api, target, error).await),
+    };
     Ok(Tunnel::new(PortStream::new(from_program, meter.account()), to_program, meter.account().clone()))
+}
+
+/// Returns the error for a port that cannot be connected to, in the words that the clients of the sandbox look for.
+async fn not_connected(api: &Api, target: &Target, error: Error) -> ApiError {
+    let has_terms = target.named_by == NamedBy::Headers || api.control.port_access(&target.sandbox).await.is_some();
+    let Target { sandbox, port, .. } = target;
+    let is_closed = matches!(error, Error::NoFile(_));
+    let is_gone = matches!(error, Error::NotFound(..) | Error::Conflict(_));
+    if has_terms && is_closed {
+        return Refusal::PortClosed { sandbox: sandbox.clone(), port: *port }.into();
+    }
+    if has_terms && is_gone {
+        return Refusal::NoSandbox(sandbox.clone()).into();
+    }
+    if is_closed { Refusal::NothingListens(*port).into() } else { error.into() }
 }
 
 /// Answers the first request of a browser: the token becomes a cookie, and the address loses it.

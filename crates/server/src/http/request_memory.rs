@@ -23,6 +23,8 @@ use crate::budget::{self, Account, Reservation};
 
 /// Bytes of each body and each answer that are not counted: as much as a connection holds anyway.
 pub const SMALL_BYTES: usize = 4 * 1024;
+/// Memory held for a list from a box until it is complete: enough for some ten thousand files.
+pub const LIST_BYTES: usize = 2 * 1024 * 1024;
 /// Time that a request waits for others to release memory.
 pub const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Memory that a caller must be able to hold before an answer is built for it.

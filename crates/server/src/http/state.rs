@@ -53,6 +53,14 @@ pub struct Shared {
     pub(super) description: OnceLock<Bytes>,
 }
 
+/// Settings of the front for E2B's SDKs.
+#[derive(Debug, Clone, Default)]
+pub struct E2b {
+    pub is_enabled: bool,
+    /// Image of the templates that every server has; `None` for the default one.
+    pub image: Option<String>,
+}
+
 /// Settings that handlers need besides the control.
 #[derive(Debug)]
 pub struct Settings {
@@ -62,6 +70,8 @@ pub struct Settings {
     pub path_proxy: bool,
     /// Key of permits for previews.
     pub preview_key: PreviewKey,
+    /// The front for E2B's SDKs.
+    pub e2b: E2b,
     /// Largest file that one request may write, in bytes.
     pub file_bytes_max: u64,
     /// Largest image archive that one request may import, in bytes.

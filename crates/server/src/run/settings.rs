@@ -17,6 +17,7 @@ use crate::control::Policy;
 use crate::control::WarmEntry;
 use crate::egress::{EgressConfig, EgressLimits};
 use crate::http::Cors;
+use crate::http::E2b;
 use crate::http::Hosts;
 use crate::http::Settings;
 use crate::owner_keys::OwnerKeys;
@@ -151,6 +152,10 @@ pub(super) fn http(
 ) -> Settings {
     let mut names = config.server.allowed_hosts.clone();
     names.push(config.server.preview_domain.clone());
+    if config.compat.e2b.enabled {
+        // Where E2B's SDKs look for the control plane of a domain.
+        names.push(format!("api.{}", config.server.preview_domain));
+    }
     Settings {
         hosts: Hosts::for_bind(config.server.host, config.auth.enabled, names),
         access: Access::new(&config.auth, owner_keys),
@@ -160,6 +165,7 @@ pub(super) fn http(
         preview_domain: config.server.preview_domain.clone(),
         path_proxy: config.server.path_proxy,
         preview_key,
+        e2b: E2b { is_enabled: config.compat.e2b.enabled, image: config.compat.e2b.image.clone() },
         file_bytes_max: config.limits.max_file_bytes,
         image_bytes_max: config.images.max_image_mb << 20,
         defaults: config.defaults.clone(),

@@ -162,6 +162,7 @@ pub(crate) struct TestProvider {
     hangs: AtomicBool,
     fails: AtomicBool,
     holds_still: AtomicBool,
+    refuses_pauses: AtomicBool,
     /// Boxes that only the next inventory has.
     removed: Mutex<Vec<Found>>,
     pub(crate) stopped: Mutex<Vec<SandboxId>>,
@@ -186,6 +187,7 @@ impl TestProvider {
             hangs: AtomicBool::new(false),
             fails: AtomicBool::new(false),
             holds_still: AtomicBool::new(false),
+            refuses_pauses: AtomicBool::new(false),
             removed: Mutex::default(),
             stopped: Mutex::default(),
             disk_usages: Mutex::default(),
@@ -211,6 +213,11 @@ impl TestProvider {
     /// Lets paused boxes not go on, or lets them again.
     pub(crate) fn hold_still(&self, holds: bool) {
         self.holds_still.store(holds, Ordering::SeqCst);
+    }
+
+    /// Lets all later pauses fail.
+    pub(crate) fn refuse_pauses(&self) {
+        self.refuses_pauses.store(true, Ordering::SeqCst);
     }
 
     /// Adds a box to the next inventory, as if it were removed right after it.
@@ -370,6 +377,9 @@ impl Snapshots for TestProvider {
 #[async_trait]
 impl Pauses for TestProvider {
     async fn pause(&self, id: &SandboxId) -> Result<()> {
+        if self.refuses_pauses.load(Ordering::SeqCst) {
+            return Err(Error::failed("pause a box", "the test asks for it"));
+        }
         self.paused.lock().get_or_insert_default().insert(id.clone());
         Ok(())
     }

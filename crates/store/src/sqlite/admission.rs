@@ -17,11 +17,12 @@ use super::placement;
 use super::policies::policies_text;
 use super::pool;
 use super::rows::{self, count, metadata_text, ms};
+use super::terms;
 
 /// Columns of a row that is admitted, of which [`row`] binds the values.
 const COLUMNS: &str = "id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, owner_id, worker_id, \
-    created_at, expires_at, egress, auto_pause_ms";
-const VALUES: &str = "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15";
+    created_at, expires_at, egress, auto_pause_ms, terms, env";
+const VALUES: &str = "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17";
 
 /// Admission under the rules of [`Room::admit`] and [`domain::Candidate::is_eligible`], for this server as
 /// the worker `$11`: the trigger of the view decides. The parameters after the row: the lease's generation and
@@ -30,7 +31,7 @@ const VALUES: &str = "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $1
 static ADMIT_HERE: LazyLock<String> = LazyLock::new(|| {
     format!(
         "INSERT INTO admissions ({COLUMNS}, generation, lease_until, key, request, keys_since, beats_since, cap, \
-             owner_cap) VALUES ({VALUES}, $16, $17, $18, $19, $20, $21, $22, $23); \
+             owner_cap) VALUES ({VALUES}, $18, $19, $20, $21, $22, $23, $24, $25); \
          SELECT 1 FROM sandboxes WHERE id = $1"
     )
 });
@@ -175,13 +176,17 @@ fn row<'q>(
         .bind(ms(new.expires_at))
         .bind(policies_text(egress))
         .bind(rows::ttl_ms(new.auto_pause))
+        .bind(new.terms.as_deref().map(terms::text))
+        .bind(new.terms.as_deref().and_then(terms::env_text))
 }
 
 #[cfg(test)]
 mod test {
     use std::cell::Cell;
+    use std::collections::BTreeMap;
     use std::time::Duration;
 
+    use domain::Terms;
     use proptest::prelude::*;
     use sqlx::{AssertSqlSafe, raw_sql};
 
@@ -238,7 +243,9 @@ mod test {
         }
 
         fn asked_as(&self, n: u8) -> NewSandbox {
-            let sandbox = Sandbox { created_at: crate::clock::from_ms(100 * HOUR_MS), ..sandbox(n, None) };
+            let env = BTreeMap::from([("A".to_owned(), "b".to_owned())]);
+            let terms = self.key.0.then(|| Box::new(Terms { env, wakes: true, ..Terms::default() }));
+            let sandbox = Sandbox { created_at: crate::clock::from_ms(100 * HOUR_MS), terms, ..sandbox(n, None) };
             let owner = self.owner.then(|| OwnerId::parse("anna").unwrap());
             let mut placement = placement();
             placement.stale_after = Duration::from_millis(HOUR_MS as u64);
@@ -287,6 +294,8 @@ mod test {
             let mut texts = Vec::new();
             for sql in [
                 "SELECT id || state || owner_id || worker_id || created_at || expires_at FROM sandboxes",
+                "SELECT terms FROM sandboxes",
+                "SELECT env FROM sandboxes",
                 "SELECT resource_id || holder_id || generation || expires_at FROM leases",
                 "SELECT owner_id || key || request || sandbox_id || created_at FROM idempotency_keys",
                 "SELECT scope || name || rows FROM counts ORDER BY scope, name",

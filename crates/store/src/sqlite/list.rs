@@ -20,6 +20,20 @@ pub(super) async fn page(pool: &Connections, filter: &ListFilter, now: Timestamp
     if let Some(state) = filter.state {
         query.push(" AND state = ").push_bind(state.as_str());
     }
+    if !filter.states.is_empty() {
+        query.push(" AND state IN (");
+        let mut listed = query.separated(", ");
+        for state in &filter.states {
+            listed.push_bind(state.as_str());
+        }
+        query.push(")");
+    }
+    if let Some(made_of) = &filter.made_of {
+        query.push(" AND json_extract(terms, '$.made_of') = ").push_bind(made_of.clone());
+    }
+    if let Some(from) = filter.created_from {
+        query.push(" AND created_at >= ").push_bind(ms(from));
+    }
     if let Some(provider) = &filter.provider {
         query.push(" AND provider = ").push_bind(provider.clone());
     }
@@ -32,9 +46,12 @@ pub(super) async fn page(pool: &Connections, filter: &ListFilter, now: Timestamp
         query.push_bind(metadata_text(&filter.metadata)).push("))) = ").push_bind(wanted);
     }
     if let Some(Cursor { created_at_ms, row }) = filter.after {
-        query.push(" AND (created_at, rowid) < (").push_bind(created_at_ms).push(", ").push_bind(row).push(")");
+        let beyond = if filter.oldest_first { ">" } else { "<" };
+        query.push(" AND (created_at, rowid) ").push(beyond).push(" (");
+        query.push_bind(created_at_ms).push(", ").push_bind(row).push(")");
     }
-    query.push(" ORDER BY created_at DESC, rowid DESC");
+    let order = if filter.oldest_first { "created_at, rowid" } else { "created_at DESC, rowid DESC" };
+    query.push(" ORDER BY ").push(order);
     if let Some(limit) = filter.limit {
         // One more row shows whether there is a next page.
         query.push(" LIMIT ").push_bind(i64::from(limit) + 1);

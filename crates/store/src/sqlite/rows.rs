@@ -13,10 +13,11 @@ use super::super::sandboxes::Sandbox;
 use super::super::templates::Template;
 use super::policies::policy;
 use super::prepare::prepare;
+use super::terms::terms;
 
 pub(super) const SANDBOX_COLUMNS: &str = "id, state, provider, image, memory_mb, vcpus, disk_mb, pids, metadata, \
                                           owner_id, worker_id, created_at, expires_at, ended_at, error, \
-                                          auto_pause_ms";
+                                          auto_pause_ms, terms";
 pub(super) const TEMPLATE_COLUMNS: &str = "name, owner_id, image, provider, memory_mb, vcpus, disk_mb, pids, entrypoint, ttl_ms, metadata, egress, \
                                            auto_pause_ms, prepare, created_at, updated_at";
 pub(super) const LEASE_COLUMNS: &str = "resource_id, holder_id, generation, expires_at";
@@ -100,6 +101,7 @@ pub(super) fn sandbox(row: &SqliteRow) -> Result<Sandbox> {
         ended_at: row.try_get::<Option<i64>, _>("ended_at")?.map(crate::clock::from_ms),
         error: row.try_get("error")?,
         auto_pause: duration(row, "auto_pause_ms")?,
+        terms: terms(row.try_get::<Option<String>, _>("terms")?.as_deref())?,
     })
 }
 

@@ -1,5 +1,6 @@
 //! Transactions of the store in SQLite.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use async_trait::async_trait;
@@ -18,7 +19,7 @@ use super::super::templates::{Inserted, Template, TemplateBounds, TemplateCursor
 use super::super::transactions::Store;
 use super::database::Sqlite;
 use super::rows::{self, SANDBOX_COLUMNS, count, ms, sandbox};
-use super::{admission, egress, ended, list, quotas, secrets, templates};
+use super::{admission, egress, ended, list, quotas, secrets, templates, terms};
 
 /// Counts kept by triggers, without those by owner, of which there may be many.
 pub(super) const COUNTS: &str = "SELECT scope, name, rows FROM counts \
@@ -32,7 +33,11 @@ fn frees_key(change: &Change) -> bool {
     match change {
         Change::Broke { .. } => true,
         Change::StopRequested { reason, .. } => matches!(reason, StopReason::Abandoned | StopReason::Unfinished),
-        Change::Started | Change::Extended { .. } | Change::Paused | Change::Resumed | Change::Stopped { .. } => false,
+        Change::Started
+        | Change::Extended { .. }
+        | Change::Paused { .. }
+        | Change::Resumed { .. }
+        | Change::Stopped { .. } => false,
     }
 }
 
@@ -47,7 +52,8 @@ struct Columns {
 fn columns(change: &Change) -> Columns {
     let none = Columns { expires_at: None, ended_at: None, error: None, stop_reason: None };
     match change {
-        Change::Started | Change::Paused | Change::Resumed => none,
+        Change::Started => none,
+        Change::Paused { until, .. } | Change::Resumed { until } => Columns { expires_at: until.map(ms), ..none },
         Change::Extended { expires_at, .. } => Columns { expires_at: Some(ms(*expires_at)), ..none },
         Change::StopRequested { reason, .. } => Columns { stop_reason: Some(rows::stop_reason(*reason)), ..none },
         Change::Stopped { at } => Columns { ended_at: Some(ms(*at)), ..none },
@@ -170,6 +176,10 @@ impl Store for Sqlite {
         rows.iter().map(sandbox).collect()
     }
 
+    async fn env(&self, id: &SandboxId) -> Result<BTreeMap<String, String>> {
+        terms::env(&self.readers, id).await
+    }
+
     async fn egress(&self, id: &SandboxId) -> Result<Option<SandboxEgress>> {
         egress::get(&self.readers, id).await
     }
@@ -208,19 +218,25 @@ impl Store for Sqlite {
             Err(refusal) => return Ok(Applied::Refused(refusal)),
         };
         match change {
-            Change::Extended { now, .. } if found.expires_at <= now => return Ok(Applied::Missing),
+            Change::Extended { now, .. } if found.has_expired(now) => return Ok(Applied::Missing),
+            Change::Paused { if_over_at: Some(at), .. } if found.expires_at > at => {
+                return Ok(Applied::Refused(InvalidTransition { from: before, event: change.event() }));
+            }
             Change::StopRequested { reason, now } if !reason.holds(before, found.expires_at <= now) => {
                 return Ok(Applied::Refused(InvalidTransition { from: before, event: change.event() }));
             }
             Change::Started
             | Change::Extended { .. }
-            | Change::Paused
-            | Change::Resumed
+            | Change::Paused { .. }
+            | Change::Resumed { .. }
             | Change::StopRequested { .. }
             | Change::Stopped { .. }
             | Change::Broke { .. } => {}
         }
-        let columns = columns(&change);
+        let mut columns = columns(&change);
+        if let Change::Extended { at_least: true, .. } = change {
+            columns.expires_at = columns.expires_at.max(Some(ms(found.expires_at)));
+        }
         let sql = format!(
             "UPDATE sandboxes SET state = $1, expires_at = COALESCE($2, expires_at), \
              ended_at = COALESCE(ended_at, $3), error = COALESCE($4, error), \

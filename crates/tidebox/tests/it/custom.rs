@@ -52,6 +52,9 @@ fn id(n: u8) -> SandboxId {
     SandboxId::from_entropy([n; 10])
 }
 
+/// Reason for cases about what the API has no field for.
+const NO_FIELD: &str = "the other service's API has no field for it";
+
 /// Makes a subject over a service, with everything that any service allows.
 fn subject(far: &TestServer, label: &'static str) -> Subject {
     let url = far.url.clone();
@@ -65,6 +68,9 @@ fn subject(far: &TestServer, label: &'static str) -> Subject {
         .without(Need::Egress, EGRESS)
         .without(Need::PortWatch, PORT_WATCH)
         .without(Need::OwnTerminals, "what a command is refused comes with its output")
+        .without(Need::Notes, NO_FIELD)
+        .without(Need::Accounts, NO_FIELD)
+        .without(Need::Watchers, NO_FIELD)
         .without(Need::Sleepers, "the other service wakes a sandbox for a request")
 }
 

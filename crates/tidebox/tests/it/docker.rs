@@ -17,26 +17,36 @@ async fn engine_and_server() -> Option<(Engine, TestServer)> {
 
 /// Does the same, with further settings of the server.
 async fn engine_and_server_with(more: &str) -> Option<(Engine, TestServer)> {
-    let image = Image::alpine_like()?;
-    let engine = Engine::start()?;
-    engine.load(IMAGE, &image);
-    let settings = format!(
-        "providers.native.enabled=false providers.docker.enabled=true providers.default=docker \
-         providers.docker.pull=never defaults.image={IMAGE} providers.docker.socket={} {more}",
-        engine.socket().display()
-    );
-    let server = TestServer::start(&settings).await;
+    let (engine, settings) = engine_with(&Image::alpine_like()?)?;
+    let server = TestServer::start(&format!("{settings} {more}")).await;
     Some((engine, server))
 }
 
-/// Spawns a sandbox. An Engine on a busy machine may seem to be unreachable at first.
+/// Starts an Engine with an image. Returns it with the settings of a server that uses both.
+pub fn engine_with(image: &Image) -> Option<(Engine, String)> {
+    let engine = Engine::start()?;
+    engine.load(IMAGE, image);
+    let settings = format!(
+        "providers.native.enabled=false providers.docker.enabled=true providers.default=docker \
+         providers.docker.pull=never defaults.image={IMAGE} providers.docker.socket={}",
+        engine.socket().display()
+    );
+    Some((engine, settings))
+}
+
+/// Spawns a sandbox.
 async fn spawn(server: &TestServer) -> String {
+    until_healthy(server).await;
+    server.spawn().await
+}
+
+/// Waits for the Engine, which may seem to be unreachable at first on a busy machine.
+pub async fn until_healthy(server: &TestServer) {
     let healthy = async || {
         server.post("/providers/test", json!({})).await.ok();
         server.get("/providers/docker").await.ok()["healthy"] == true
     };
     server.until("the Engine is healthy", healthy).await;
-    server.spawn().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

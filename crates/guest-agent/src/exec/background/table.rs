@@ -7,9 +7,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use guest_protocol::frame::{Kind, PAYLOAD_BYTES_MAX};
-use guest_protocol::output::{LOSSLESS_RING_BYTES, PROCESSES_ENDED_MAX, RING_BYTES, Read, Ring, Room};
-use guest_protocol::{Action, Control, Exit, ProcessInfo, TerminalSize};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use guest_protocol::output::{
+    ENDED_KEPT, LOSSLESS_RING_BYTES, PROCESSES_ENDED_MAX, PROCESSES_ENDED_MIN, RING_BYTES, Read, Ring, Room,
+};
+use guest_protocol::{
+    Action, AttachFrom, Control, Exit, FIRST_READER_WAIT, PROCESS_NOTE_KEPT_BYTES_MAX, ProcessInfo, TerminalSize,
+};
+use tokio::sync::{Mutex as AsyncMutex, Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use super::screen::Screen;
 use super::spill::nameless_file;
@@ -33,6 +38,27 @@ pub(crate) struct Background {
     may_use_disk: bool,
 }
 
+/// Readers that a process waits for instead of losing its oldest output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// None.
+    Free,
+    /// The fastest one, and the first.
+    Fastest,
+    /// Each one while there are any, and the first for [`FIRST_READER_WAIT`].
+    Slowest,
+}
+
+impl Pace {
+    pub(super) fn of(lossless: bool, paced: bool) -> Pace {
+        match (lossless, paced) {
+            (_, true) => Pace::Slowest,
+            (true, false) => Pace::Fastest,
+            (false, false) => Pace::Free,
+        }
+    }
+}
+
 /// Parts of a process that has just started.
 pub(super) struct Started {
     pub(super) number: u64,
@@ -40,7 +66,8 @@ pub(super) struct Started {
     pub(super) command: String,
     pub(super) started_ms: i64,
     pub(super) terminal: Option<TerminalSize>,
-    pub(super) lossless: bool,
+    pub(super) pace: Pace,
+    pub(super) note: Option<String>,
     pub(super) stdin: Option<mpsc::Sender<Fed>>,
     pub(super) reaper: Rc<Reaper>,
 }
@@ -54,7 +81,17 @@ pub(super) struct Process {
     started_ms: i64,
     terminal: Cell<Option<TerminalSize>>,
     reaper: Rc<Reaper>,
-    pub(super) lossless: bool,
+    pace: Pace,
+    note: RefCell<Option<String>>,
+    started: Instant,
+    /// Time of the end.
+    ended: Cell<Option<Instant>>,
+    /// Position up to which each reader has been sent the output, by the reader's number.
+    positions: RefCell<BTreeMap<u64, u64>>,
+    /// Number of the reader that came last.
+    last_reader: Cell<u64>,
+    /// Turn to write to stdin.
+    pub(super) input_turn: AsyncMutex<()>,
     ring: RefCell<Ring>,
     screen: RefCell<Option<Screen>>,
     stdin: RefCell<Option<mpsc::Sender<Fed>>>,
@@ -76,11 +113,22 @@ pub(super) struct Process {
 pub(super) struct Reader {
     pub(super) process: Rc<Process>,
     pub(super) news: watch::Receiver<()>,
+    number: u64,
+}
+
+impl Reader {
+    /// Notes that this reader has been sent the output up to `position`.
+    pub(super) fn sent(&self, position: u64) {
+        self.process.positions.borrow_mut().insert(self.number, position);
+        self.process.sent(position);
+    }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
+        self.process.positions.borrow_mut().remove(&self.number);
         self.process.readers.send_modify(|readers| *readers -= 1);
+        self.process.sent_on.notify_one();
     }
 }
 
@@ -108,16 +156,22 @@ impl Background {
 
     /// Lists a process that has started. An ended one of the same name is forgotten.
     pub(super) fn add(&self, started: Started) -> Rc<Process> {
-        let Started { number, name, command, started_ms, terminal, lossless, stdin, reaper } = started;
+        let Started { number, name, command, started_ms, terminal, pace, note, stdin, reaper } = started;
         let screen = terminal.and_then(|size| Screen::new(size, &self.room));
-        let capacity = if lossless { LOSSLESS_RING_BYTES } else { RING_BYTES };
+        let capacity = if pace == Pace::Free { RING_BYTES } else { LOSSLESS_RING_BYTES };
         let process = Rc::new(Process {
             number,
             command,
             started_ms,
             terminal: Cell::new(terminal),
             reaper,
-            lossless,
+            pace,
+            note: RefCell::new(note),
+            started: Instant::now(),
+            ended: Cell::default(),
+            positions: RefCell::default(),
+            last_reader: Cell::default(),
+            input_turn: AsyncMutex::default(),
             ring: RefCell::new(Ring::new(capacity, &self.room, self.may_use_disk.then_some(nameless_file))),
             screen: RefCell::new(screen),
             stdin: RefCell::new(stdin),
@@ -149,11 +203,18 @@ impl Background {
         self.by_number.borrow_mut().remove(&number);
     }
 
-    /// Forgets those that ended first, beyond the number that is remembered.
+    /// Forgets those that ended first, beyond the numbers that are remembered.
     pub(super) fn forget_old(&self) {
         let mut processes = self.by_number.borrow_mut();
-        let ended: Vec<u64> = processes.values().filter(|process| !process.runs()).map(|it| it.number).collect();
-        for number in ended.iter().take(ended.len().saturating_sub(PROCESSES_ENDED_MAX)) {
+        let ended = processes.values().filter_map(|process| Some((process.ended.get()?, process.number)));
+        let mut ended: Vec<(Instant, u64)> = ended.collect();
+        ended.sort_unstable();
+        let newer = (1..=ended.len()).rev();
+        for ((at, number), remembered) in ended.iter().zip(newer) {
+            let is_old = at.elapsed() > ENDED_KEPT && remembered > PROCESSES_ENDED_MIN;
+            if !is_old && remembered <= PROCESSES_ENDED_MAX {
+                break;
+            }
             processes.remove(number);
         }
     }
@@ -161,6 +222,16 @@ impl Background {
     /// Describes all processes, by number.
     pub(crate) fn list(&self) -> Vec<ProcessInfo> {
         self.by_number.borrow().values().map(|process| process.info()).collect()
+    }
+
+    /// Describes the processes that have this process id, or had it, by number.
+    pub(crate) fn of_pid(&self, pid: i32) -> Vec<ProcessInfo> {
+        let processes = self.by_number.borrow();
+        processes
+            .values()
+            .filter(|process| process.reaper.main.get() == Some(pid))
+            .map(|process| process.info())
+            .collect()
     }
 
     /// Remembers the size of a terminal that was changed.
@@ -186,6 +257,9 @@ impl Process {
             name: self.name.clone(),
             command: self.command.clone(),
             pid: self.reaper.main.get().filter(|_| self.runs()),
+            ended_pid: self.reaper.main.get().filter(|_| !self.runs()),
+            stdin_open: self.stdin.borrow().is_some(),
+            note: self.note.borrow().clone(),
             terminal: self.terminal.get(),
             started_ms: self.started_ms,
             exit: self.exit.borrow().clone(),
@@ -195,10 +269,19 @@ impl Process {
         }
     }
 
-    /// Counts a reader.
-    pub(super) fn reader(self: &Rc<Self>) -> Reader {
+    /// Counts a reader, which begins at `from`.
+    pub(super) fn reader(self: &Rc<Self>, from: AttachFrom) -> Reader {
         self.readers.send_modify(|readers| *readers += 1);
-        Reader { process: Rc::clone(self), news: self.news() }
+        let number = self.last_reader.get() + 1;
+        self.last_reader.set(number);
+        let (first, end) = self.span();
+        let position = match from {
+            AttachFrom::Position(position) => position.max(first),
+            AttachFrom::Screen if self.terminal.get().is_some() => end,
+            AttachFrom::Screen => first,
+        };
+        self.positions.borrow_mut().insert(number, position);
+        Reader { process: Rc::clone(self), news: self.news(), number }
     }
 
     /// Returns what changes with each output and at the end.
@@ -220,18 +303,28 @@ impl Process {
         self.news.send_replace(());
     }
 
+    /// Returns whether the process waits for readers.
+    pub(super) fn has_pace(&self) -> bool {
+        self.pace != Pace::Free
+    }
+
     /// Returns whether a process that waits for its readers has written as much as they may be behind.
     pub(super) fn is_ahead(&self) -> bool {
         let ring = self.ring.borrow();
-        self.lossless && ring.end() - self.sent.get().min(ring.end()) >= (ring.capacity() / 2) as u64
+        let slowest = || self.positions.borrow().values().min().copied();
+        let sent = match self.pace {
+            Pace::Free => None,
+            Pace::Fastest => Some(self.sent.get()),
+            Pace::Slowest if self.last_reader.get() == 0 => (self.started.elapsed() < FIRST_READER_WAIT).then_some(0),
+            Pace::Slowest => slowest(),
+        };
+        sent.is_some_and(|sent| ring.end() - sent.min(ring.end()) >= (ring.capacity() / 2) as u64)
     }
 
     /// Notes that a reader has been sent the output up to `position`.
-    pub(super) fn sent(&self, position: u64) {
-        if position > self.sent.get() {
-            self.sent.set(position);
-            self.sent_on.notify_one();
-        }
+    fn sent(&self, position: u64) {
+        self.sent.set(self.sent.get().max(position));
+        self.sent_on.notify_one();
     }
 
     pub(super) fn read(&self, position: u64) -> Read {
@@ -257,6 +350,8 @@ impl Process {
     /// Notes the end.
     pub(super) fn ended(&self, exit: Exit) {
         *self.stdin.borrow_mut() = None;
+        self.ended.set(Some(Instant::now()));
+        drop(self.note.borrow_mut().take_if(|note| note.len() > PROCESS_NOTE_KEPT_BYTES_MAX));
         *self.exit.borrow_mut() = Some(exit);
         self.news.send_replace(());
     }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use domain::Timestamp;
-use guest_protocol::PROCESSES_MAX;
 use guest_protocol::frame::Kind;
-use guest_protocol::output::{PROCESSES_ENDED_MAX, Ring, Room};
+use guest_protocol::output::{ENDED_KEPT, PROCESSES_ENDED_MAX, PROCESSES_ENDED_MIN, Ring, Room};
+use guest_protocol::{FIRST_READER_WAIT, PROCESS_NOTE_KEPT_BYTES_MAX, PROCESSES_MAX};
 use parking_lot::Mutex;
 use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::agent::{INPUT_STALL_MAX, input_stalled};
 use crate::mock::fs::Now;
@@ -19,8 +19,8 @@ use crate::{Control, Error, ExitStatus, ProcessInfo, Result};
 
 /// Maximum number of processes that run at once: what a box lists beside those that have ended.
 const RUNNING_MAX: usize = PROCESSES_MAX - PROCESSES_ENDED_MAX;
-/// Process id that every shell of a box has.
-const PID: u32 = 2;
+/// Process id of the first process of a box; that of the others is as much above it as their number.
+const FIRST_PID: u64 = 1;
 
 /// The background processes of a box.
 pub(in crate::mock) struct Processes {
@@ -59,8 +59,15 @@ impl Processes {
     /// Forgets those that ended first, beyond the number that is remembered.
     pub(super) fn forget_old(&self) {
         let mut table = self.table.lock();
-        let ended: Vec<u64> = table.by_number.values().filter(|it| it.exit().is_some()).map(|it| it.number).collect();
-        for number in ended.iter().take(ended.len().saturating_sub(PROCESSES_ENDED_MAX)) {
+        let ended = table.by_number.values().filter_map(|process| Some(((*process.ended.lock())?, process.number)));
+        let mut ended: Vec<(Instant, u64)> = ended.collect();
+        ended.sort_unstable();
+        let newer = (1..=ended.len()).rev();
+        for ((at, number), remembered) in ended.iter().zip(newer) {
+            let is_old = at.elapsed() > ENDED_KEPT && remembered > PROCESSES_ENDED_MIN;
+            if !is_old && remembered <= PROCESSES_ENDED_MAX {
+                break;
+            }
             table.by_number.remove(number);
         }
     }
@@ -86,13 +93,49 @@ impl Table {
     }
 }
 
+/// Readers that a process waits for instead of losing its oldest output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// None.
+    Free,
+    /// The fastest one, and the first.
+    Fastest,
+    /// Each one while there are any, and the first for [`FIRST_READER_WAIT`].
+    Slowest,
+}
+
+impl Pace {
+    pub(super) fn of(is_lossless: bool, is_paced: bool) -> Pace {
+        match (is_lossless, is_paced) {
+            (_, true) => Pace::Slowest,
+            (true, false) => Pace::Fastest,
+            (false, false) => Pace::Free,
+        }
+    }
+}
+
+/// Positions of readers, by the number of the reader.
+#[derive(Debug, Default)]
+pub(super) struct Readers {
+    last: u64,
+    by_number: BTreeMap<u64, u64>,
+}
+
 /// A process, until it is forgotten.
 pub(super) struct Process {
     pub(super) number: u64,
     pub(super) name: Option<String>,
     pub(super) command: String,
     pub(super) started: Timestamp,
-    pub(super) is_lossless: bool,
+    pub(super) note: Option<String>,
+    pub(super) pace: Pace,
+    pub(super) began: Instant,
+    /// Time of the end.
+    pub(super) ended: Mutex<Option<Instant>>,
+    /// Position up to which each reader has been sent the output.
+    pub(super) positions: Mutex<Readers>,
+    /// Turn to write to stdin.
+    pub(super) input_turn: AsyncMutex<()>,
     pub(super) control: Arc<dyn Control>,
     pub(super) ring: Mutex<Ring>,
     pub(super) stdin: AsyncMutex<DuplexStream>,
@@ -119,7 +162,10 @@ impl Process {
             process: self.number,
             name: self.name.clone(),
             command: self.command.clone(),
-            pid: exit.is_none().then_some(PID),
+            pid: exit.is_none().then(|| self.pid()),
+            ended_pid: exit.is_some().then(|| self.pid()),
+            is_stdin_open: *self.takes_input.borrow(),
+            note: self.note.clone().filter(|note| exit.is_none() || note.len() <= PROCESS_NOTE_KEPT_BYTES_MAX),
             terminal: None,
             started: self.started,
             exit,
@@ -127,6 +173,10 @@ impl Process {
             end: ring.end(),
             readers: *self.readers.borrow(),
         }
+    }
+
+    fn pid(&self) -> u32 {
+        u32::try_from(FIRST_PID + self.number).unwrap_or(u32::MAX)
     }
 
     /// Returns the exit once it has ended.
@@ -141,21 +191,21 @@ impl Process {
 
     /// Returns whether a process that waits for its readers has written as much as they may be behind.
     pub(super) fn is_ahead(&self) -> bool {
+        let readers = self.positions.lock();
+        let sent = match self.pace {
+            Pace::Free => None,
+            Pace::Fastest => Some(*self.sent.lock()),
+            Pace::Slowest if readers.last == 0 => (self.began.elapsed() < FIRST_READER_WAIT).then_some(0),
+            Pace::Slowest => readers.by_number.values().min().copied(),
+        };
+        drop(readers);
         let ring = self.ring.lock();
-        self.is_lossless && ring.end() - (*self.sent.lock()).min(ring.end()) >= (ring.capacity() / 2) as u64
-    }
-
-    /// Notes that a reader has been sent the output up to `position`.
-    pub(super) fn sent(&self, position: u64) {
-        let mut sent = self.sent.lock();
-        if position > *sent {
-            *sent = position;
-            self.sent_on.notify_one();
-        }
+        sent.is_some_and(|sent| ring.end() - sent.min(ring.end()) >= (ring.capacity() / 2) as u64)
     }
 
     pub(super) fn ended(&self, exit: ExitStatus) {
         self.takes_input.send_replace(false);
+        *self.ended.lock() = Some(Instant::now());
         *self.exit.lock() = Some(exit);
         self.news.send_replace(());
     }
@@ -188,17 +238,36 @@ impl Process {
 }
 
 /// A reader, counted until it is dropped.
-pub(super) struct Counted(Arc<Process>);
+pub(super) struct Counted {
+    process: Arc<Process>,
+    number: u64,
+}
 
 impl Counted {
-    pub(super) fn of(process: &Arc<Process>) -> Counted {
+    /// Counts a reader that begins at `position`.
+    pub(super) fn of(process: &Arc<Process>, position: u64) -> Counted {
         process.readers.send_modify(|readers| *readers += 1);
-        Counted(Arc::clone(process))
+        let mut readers = process.positions.lock();
+        readers.last += 1;
+        let number = readers.last;
+        readers.by_number.insert(number, position);
+        drop(readers);
+        Counted { process: Arc::clone(process), number }
+    }
+
+    /// Notes that this reader has been sent the output up to `position`.
+    pub(super) fn sent(&self, position: u64) {
+        self.process.positions.lock().by_number.insert(self.number, position);
+        let mut sent = self.process.sent.lock();
+        *sent = position.max(*sent);
+        self.process.sent_on.notify_one();
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.readers.send_modify(|readers| *readers -= 1);
+        self.process.positions.lock().by_number.remove(&self.number);
+        self.process.readers.send_modify(|readers| *readers -= 1);
+        self.process.sent_on.notify_one();
     }
 }

@@ -36,7 +36,7 @@ impl Shell {
                 },
                 ("read", [name]) => self.read(name, &io).await,
                 ("setsid", [_, ..]) => self.command(args, io).await,
-                ("sh", ["-c", script, ..]) => self.script(script, io).await,
+                ("sh" | "bash", ["-c", script, ..] | ["-l", "-c", script, ..]) => self.script(script, io).await,
                 _ => match builtins::run(name, &words, self, &io).await {
                     Some(Ok(code)) => code,
                     Some(Err(Halt::Broken)) => 128 + 13,

@@ -85,21 +85,21 @@ async fn supervise(run: Arc<Run>, mut shell: Shell, command: Command, signal: on
     let began = Instant::now();
     let work = async {
         tokio::select! {
-            code = shell.command(&command.argv, io) => (code, true, false),
-            Ok(signal) = signal => (128 + signal.number(), false, false),
-            () = sleep(command.timeout) => (124, false, true),
+            code = shell.command(&command.argv, io) => (code, None, false),
+            Ok(signal) = signal => (128 + signal.number(), Some(signal), false),
+            () = sleep(command.timeout) => (124, None, true),
         }
     };
-    let Some((code, is_regular, timed_out)) = run.kill.run_until_cancelled(work).await else { return };
+    let Some((code, signal, timed_out)) = run.kill.run_until_cancelled(work).await else { return };
     let duration = began.elapsed();
-    if is_regular {
+    if signal.is_none() && !timed_out {
         run.background.close();
         let _ = timeout(DRAIN, run.background.wait()).await;
     } else {
         run.kill.cancel();
     }
     run.ended.cancel();
-    let exit = ExitStatus { code, timed_out, oom_killed: false, pids_exhausted: false, duration };
+    let exit = ExitStatus { code, signal, timed_out, oom_killed: false, pids_exhausted: false, duration };
     // The reader may have been dropped.
     let _ = run.events.send(OutputEvent::Exit(exit)).await;
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use guest_protocol::output::PROCESSES_ENDED_MAX;
 use providers::{Attach, AttachFrom, Background, BackgroundStdin, Guest, ProcessEvent, ProcessEvents};
 
 use super::*;
@@ -30,11 +31,11 @@ async fn follow(guest: &Arc<dyn Guest>, process: u64) -> ProcessEvents {
 }
 
 #[tokio::test]
-async fn sixty_four_that_have_ended_are_remembered_and_numbers_are_not_used_again() {
+async fn those_that_have_just_ended_are_remembered_up_to_a_bound_and_numbers_are_not_used_again() {
     let mock = mock();
     let guest = inside(&mock).await;
     let lasting = guest.start_process(command("sleep 1000"), Background::default()).await.unwrap();
-    for _ in 0..70 {
+    for _ in 0..PROCESSES_ENDED_MAX + 6 {
         let ended = guest.start_process(command("true"), Background::default()).await.unwrap();
         let last = follow(&guest, ended.process).await.collect::<Vec<_>>().await.pop();
         assert!(matches!(last, Some(Ok(ProcessEvent::Exit(_)))), "{last:?}");
@@ -42,7 +43,7 @@ async fn sixty_four_that_have_ended_are_remembered_and_numbers_are_not_used_agai
     let one_more = guest.start_process(command("true"), Background::default()).await.unwrap();
     follow(&guest, one_more.process).await.collect::<Vec<_>>().await;
     let listed: Vec<u64> = guest.processes().await.unwrap().into_iter().map(|listed| listed.process).collect();
-    let newest = one_more.process - 63..=one_more.process;
+    let newest = one_more.process - (PROCESSES_ENDED_MAX as u64 - 1)..=one_more.process;
     assert_eq!(listed, [lasting.process].into_iter().chain(newest).collect::<Vec<_>>());
 }
 

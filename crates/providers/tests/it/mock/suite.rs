@@ -35,6 +35,7 @@ async fn the_mock_provider_keeps_every_promise() {
         .without(Need::Processes, "a mock box runs no real program")
         .without(Need::Users, "a mock box has no users")
         .without(Need::Terminals, "a mock box has no terminals")
+        .without(Need::Watchers, "mock watches no files")
         .without(Need::Images, "mock takes every image")
         .without(Need::Reopen, "mock boxes end with the process")
         .without(Need::Deadlines, "mock boxes end with the process");

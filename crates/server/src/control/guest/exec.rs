@@ -138,15 +138,16 @@ impl ExecCommand {
 }
 
 impl ExecRequest {
-    /// Returns the command with its deadline and the variables that hold secrets.
+    /// Returns the command with its deadline, the variables of its sandbox, and those that hold secrets.
     pub(in crate::control) fn command(
         self,
         timeout: Duration,
+        of_sandbox: BTreeMap<String, String>,
         secrets: impl IntoIterator<Item = (String, String)>,
     ) -> Command {
         Command {
             argv: self.command.argv(),
-            env: self.env.into_iter().chain(secrets).collect(),
+            env: of_sandbox.into_iter().chain(self.env).chain(secrets).collect(),
             workdir: self.workdir,
             user: self.user,
             timeout,
@@ -208,6 +209,12 @@ impl Control {
         Ok(Running { output: observed.watch(output), timeout })
     }
 
+    /// Returns the environment of the processes of a sandbox.
+    pub(in crate::control) async fn env_of(&self, sandbox: &Sandbox) -> Result<BTreeMap<String, String>> {
+        // Every sandbox that has one has terms.
+        if sandbox.terms.is_none() { Ok(BTreeMap::new()) } else { Ok(self.store.env(&sandbox.id).await?) }
+    }
+
     async fn prepare(self: &Arc<Self>, operation: Operation, id: &str, request: ExecRequest) -> Result<Prepared> {
         let using = self.pauses.in_use.begin(id, operation);
         let sandbox = self.usable(id).await?;
@@ -218,7 +225,7 @@ impl Control {
         let secrets = self.secret_variables(&request.env_secret, sandbox.owner.as_ref()).await?;
         let observed = Observed::begin(self, operation, &sandbox, using);
         let guest = self.guest(&sandbox).await?;
-        let command = request.command(timeout, secrets);
+        let command = request.command(timeout, self.env_of(&sandbox).await?, secrets);
         Ok(Prepared { sandbox, observed, guest, command })
     }
 

@@ -119,7 +119,8 @@ impl Control {
         };
         let secrets = self.secret_variables(&request.env_secret, sandbox.owner.as_ref()).await?;
         let started = Instant::now();
-        let command = providers::Command { terminal, ..request.command(timeout, secrets) };
+        let env = self.env_of(&sandbox).await?;
+        let command = providers::Command { terminal, ..request.command(timeout, env, secrets) };
         let outcome = async {
             let guest = self.guest(&sandbox).await?;
             guest.start_process(command, background).await.map_err(|error| self.guest_error(&sandbox, error))
@@ -138,6 +139,15 @@ impl Control {
     /// As [`Guest::processes`].
     pub async fn processes(&self, id: &str) -> Result<Vec<ProcessInfo>> {
         let list = |guest: Arc<dyn Guest>| async move { guest.processes().await };
+        self.inside(Operation::ProcessList, id, list).await.map(|(_, processes)| processes)
+    }
+
+    /// Returns the background processes of a sandbox that have this process id, or had it.
+    ///
+    /// # Errors
+    /// As [`Guest::processes_of_pid`].
+    pub async fn processes_of_pid(&self, id: &str, pid: u32) -> Result<Vec<ProcessInfo>> {
+        let list = |guest: Arc<dyn Guest>| async move { guest.processes_of_pid(pid).await };
         self.inside(Operation::ProcessList, id, list).await.map(|(_, processes)| processes)
     }
 
@@ -194,6 +204,15 @@ impl Control {
             let found = find(&guest, process).await?;
             guest.control_process(found.process, action).await
         };
+        self.inside(Operation::ProcessControl, id, act).await.map(|_| ())
+    }
+
+    /// Carries out an action on a process that was found before. It has no effect after the end of the process.
+    ///
+    /// # Errors
+    /// As [`Guest::control_process`].
+    pub async fn control_found_process(&self, id: &str, number: u64, action: ProcessAction) -> Result<()> {
+        let act = |guest: Arc<dyn Guest>| async move { guest.control_process(number, action).await };
         self.inside(Operation::ProcessControl, id, act).await.map(|_| ())
     }
 

@@ -19,6 +19,9 @@ pub(in crate::control) struct Pauses {
     pub(in crate::control) in_use: InUse,
     /// Locks to pause and resume sandboxes, to take their snapshots, and to set deadlines late.
     pub(in crate::control) turns: KeyedLock,
+    /// Locks to set the ends of lifetimes, of a row together with the deadline of its box. They are held briefly; who
+    /// needs the turn as well takes it before.
+    pub(in crate::control) lifetimes: KeyedLock,
 }
 
 /// Requests under way, by the id of their sandbox, and when the last one ended.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use domain::{Asker, Metadata, SandboxId, SnapshotId, SpawnOptions, StopReason};
+use domain::{Asker, Metadata, SandboxId, SnapshotId, SpawnOptions, StopReason, Terms};
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use providers::Chain;
@@ -114,7 +114,12 @@ impl Control {
             ..SpawnOptions::default()
         };
         let (owner, asker) = (origin.owner.clone(), request.asker);
-        let spawn = SpawnRequest { options, owner, asker, template_egress: egress.template, ..SpawnRequest::default() };
+        let terms = match origin.terms.as_deref().cloned() {
+            Some(terms) => Some(Terms { env: self.store.env(&origin.id).await?, ..terms }),
+            None => None,
+        };
+        let spawn =
+            SpawnRequest { options, owner, asker, template_egress: egress.template, terms, ..SpawnRequest::default() };
         Ok(of_snapshot(spawn, snapshot))
     }
 

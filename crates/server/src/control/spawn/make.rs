@@ -29,7 +29,8 @@ pub(super) struct Start {
 impl Control {
     /// Starts the box, unless the sandbox has been given one, and stores the outcome.
     pub(super) async fn make(self: &Arc<Self>, plan: Plan, start: Start, mut phases: Vec<Phase>) -> Result<Spawned> {
-        let Plan { new: NewSandbox { egress, placement, .. }, spec, prepare: commands, generation, .. } = plan;
+        let Plan { new, spec, prepare: commands, generation, .. } = plan;
+        let NewSandbox { egress, placement, .. } = new;
         let Start { sandbox, claim, warm_snapshot } = start;
         let (id, is_running) = (sandbox.id.clone(), sandbox.state == State::Running);
         let started = async {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use domain::{
-    Ceilings, EgressPolicy, Quota, Resources, SandboxEgress, SandboxId, Site, SizeOptions, SpawnOptions, State,
+    Ceilings, EgressPolicy, Quota, Resources, SandboxEgress, SandboxId, Site, SizeOptions, SpawnOptions, State, Terms,
     WorkerId,
 };
 use providers::Spec;
@@ -59,8 +59,11 @@ impl Control {
     /// Plans a request whose template was filled in. `asked` are the size fields that the caller
     /// chose, not the template.
     pub(in crate::control) async fn plan_filled(&self, request: SpawnRequest, asked: SizeOptions) -> Result<Plan> {
-        let SpawnRequest { options, owner, key, generation, asker, template_egress, source, .. } = request;
+        let SpawnRequest { options, owner, key, generation, asker, template_egress, source, terms, .. } = request;
         self.check_options(&options)?;
+        if let Some(terms) = &terms {
+            terms.check().map_err(|error| Error::Invalid(error.to_string()))?;
+        }
         let quota = self.quota_of(owner.as_ref()).await?;
         let ttl = self.policy.limits.under(&quota).ttl(options.ttl).map_err(|error| above("ttl", error))?;
         let mut offer = self.offer(options.provider.as_deref()).await?;
@@ -105,7 +108,8 @@ impl Control {
             self.check_image(provider, &spec.image).await?;
         }
         let auto_pause = options.auto_pause.filter(|idle| !idle.is_zero());
-        if let Some(provider) = offer.here.as_deref().filter(|_| auto_pause.is_some() && !offer.elsewhere) {
+        let pauses = auto_pause.is_some() || terms.as_ref().is_some_and(|terms| terms.pauses_at_end);
+        if let Some(provider) = offer.here.as_deref().filter(|_| pauses && !offer.elsewhere) {
             pauses_of(provider)?;
         }
         let now = self.now();
@@ -123,6 +127,7 @@ impl Control {
             ended_at: None,
             error: None,
             auto_pause,
+            terms: terms.map(|terms| Box::new(Terms { lifetime: Some(ttl), ..terms })),
         };
         let (caps, mut placement, pool) = (self.policy.caps, self.placement(here), self.place());
         if names_secrets || is_of_snapshot {

@@ -1,5 +1,6 @@
 //! Commands that run in a box before its sandbox counts as running.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,11 +56,11 @@ async fn run(
         let stdin = if command.stdin_open { BackgroundStdin::Open } else { BackgroundStdin::Ends };
         let background = Background { name: command.name.clone(), stdin, ..Background::default() };
         let deadline = command.timeout.unwrap_or(Duration::MAX);
-        let started = guest.start_process(request.command(deadline, []), background).await;
+        let started = guest.start_process(request.command(deadline, BTreeMap::new(), []), background).await;
         return started.map(drop).map_err(Failure::Provider);
     }
     let deadline = limits.exec_timeout(command.timeout).map_err(|error| Failure::Caller(above("timeout", error)))?;
-    let mut output = guest.exec(request.command(deadline, [])).await.map_err(Failure::Provider)?;
+    let mut output = guest.exec(request.command(deadline, BTreeMap::new(), [])).await.map_err(Failure::Provider)?;
     let mut last = Vec::new();
     while let Some(event) = output.next().await {
         match event.map_err(Failure::Provider)? {
@@ -107,7 +108,14 @@ mod test {
 
     #[track_caller]
     fn check(code: i32, timed_out: bool, stderr: &str, expected: &str) {
-        let exit = ExitStatus { code, timed_out, oom_killed: false, pids_exhausted: false, duration: Duration::ZERO };
+        let exit = ExitStatus {
+            code,
+            signal: None,
+            timed_out,
+            oom_killed: false,
+            pids_exhausted: false,
+            duration: Duration::ZERO,
+        };
         let command = PrepareCommand { command: "é".repeat(100), ..PrepareCommand::default() };
         let text = failed(2, &command, exit, stderr.as_bytes()).to_string();
         assert_eq!(text, format!("command 2 of `prepare` (`{}…`) {expected}", "é".repeat(80)));

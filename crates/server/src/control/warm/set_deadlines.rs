@@ -37,6 +37,7 @@ impl Control {
             }
             let set = async |id: SandboxId| {
                 let _turn = self.pauses.turns.take(&id).await;
+                let _lifetime = self.pauses.lifetimes.take(&id).await;
                 self.set_late_deadline(&id).await;
             };
             stream::iter(next).for_each_concurrent(AT_ONCE, set).await;
@@ -55,7 +56,7 @@ impl Control {
     }
 
     /// Has the box of a sandbox get the deadline that it waits for, if it does. The caller has the turn of
-    /// the sandbox.
+    /// the sandbox, and the lock of its lifetime.
     pub(in crate::control) async fn set_late_deadline(&self, id: &SandboxId) {
         let Some(guest) = self.warm.deadlines.of(id) else { return };
         // An extension may have come before this deadline was waited for.

@@ -71,6 +71,17 @@ impl Control {
         Ok(client)
     }
 
+    /// Returns the image of a sandbox whose request names neither an image nor a provider.
+    ///
+    /// # Errors
+    /// As for such a request.
+    pub async fn default_image(&self) -> Result<String> {
+        match &self.policy.image {
+            Some(image) => Ok(image.clone()),
+            None => Ok(self.offer(None).await?.default_image()),
+        }
+    }
+
     /// Returns the runtimes that could serve a request for a provider.
     pub(in crate::control) async fn offer(&self, name: Option<&str>) -> Result<Offer> {
         let entry = match name {

@@ -14,6 +14,7 @@ use super::body_timeout::Patient;
 use crate::budget::Budget;
 use crate::control::Control;
 use crate::http::body;
+use crate::http::e2b::routes;
 use crate::http::peer::TrustedProxies;
 use crate::http::site::{Site, Sites};
 
@@ -50,7 +51,8 @@ impl Service {
         // The other end of a preview's body is a program, which may take and give at any pace.
         let (body, mut left) = match site {
             Site::Preview => Patient::unhurried(body),
-            Site::Api => Patient::new(body),
+            Site::E2bData if routes::is_unhurried(head.uri.path()) => Patient::unhurried(body),
+            Site::Api | Site::E2bControl | Site::E2bData => Patient::new(body),
         };
         let request = Request::from_parts(head, Body::new(body));
         let mut response = router.oneshot(request).await.unwrap_or_else(|never| match never {});

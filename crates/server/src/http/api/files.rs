@@ -11,8 +11,8 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt, stream};
-use providers::{ByteStream, Chain, STREAM_BYTES_MAX};
+use futures_util::{StreamExt, stream};
+use providers::{Chain, STREAM_BYTES_MAX};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -22,13 +22,11 @@ use crate::http::body::{self, Upload};
 use crate::http::error::{Refusal, Result, malformed};
 use crate::http::range;
 use crate::http::request::{Json as Body, Name, Params};
-use crate::http::request_memory::{Meter, WAIT_MAX};
+use crate::http::request_memory::{LIST_BYTES, Meter, WAIT_MAX};
 use crate::http::state::Api;
-use crate::http::stream::flow_control::{OUTFLOW_BYTES, Outflow, PIECE_BYTES_MIN};
+use crate::http::stream::flow_control::{OUTFLOW_BYTES, flowing};
 use crate::http::strict_json::{is_json, parse};
 
-/// Memory held for a list from a box until it is complete: enough for some ten thousand files.
-pub const LIST_BYTES: usize = 2 * 1024 * 1024;
 /// Largest JSON body that writes a file, in bytes.
 const JSON_FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
@@ -223,23 +221,6 @@ fn content(
         headers.insert(header::CONTENT_RANGE, part);
     }
     response
-}
-
-/// Streams bytes at the speed of the client. What is behind them holds `kept` bytes of the reservation.
-pub fn flowing(bytes: ByteStream, held: Reservation, kept: usize) -> impl Stream<Item = providers::Result<Bytes>> {
-    let outflow = Outflow::new(held, kept);
-    stream::unfold((bytes, outflow, Bytes::new()), |(mut bytes, outflow, mut piece)| async move {
-        if piece.is_empty() {
-            piece = match bytes.next().await? {
-                Ok(piece) => piece,
-                Err(error) => return Some((Err(error), (bytes, outflow, Bytes::new()))),
-            };
-        }
-        let room = outflow.room(PIECE_BYTES_MIN, piece.len()).await;
-        let part = piece.split_to(room.min(piece.len()));
-        let counted = part.len();
-        Some((Ok(outflow.hand_out(part, counted)), (bytes, outflow, piece)))
-    })
 }
 
 /// Query of a removal.

@@ -33,7 +33,7 @@ pub async fn pause(
     Body(body): Body<api::PauseRequest>,
 ) -> Result<Json<api::Sandbox>> {
     let api::PauseRequest { force, reclaim, to_disk } = body;
-    let (sandbox, reclaimed) = api.control.pause(&id, Pause { force, reclaim, to_disk }).await?;
+    let (sandbox, reclaimed) = api.control.pause(&id, Pause { force, reclaim, to_disk, keep: None }).await?;
     let mut sandbox = as_it_is(&api, &sandbox);
     sandbox.reclaimed = reclaimed.map(wire::reclaimed);
     Ok(Json(sandbox))

@@ -9,12 +9,11 @@ use axum::response::Response;
 use tokio_util::sync::CancellationToken;
 
 use self::session::Connection;
-use super::files::LIST_BYTES;
 use super::wire;
 use crate::control::Taken;
 use crate::http::error::Result;
 use crate::http::request::{Name, Names};
-use crate::http::request_memory::{Meter, WAIT_MAX};
+use crate::http::request_memory::{LIST_BYTES, Meter, WAIT_MAX};
 use crate::http::state::Api;
 use crate::http::stream::port_stream::{self, PortStream};
 use crate::http::stream::websocket::Handshake;

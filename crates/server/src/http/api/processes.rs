@@ -8,7 +8,6 @@ use providers::{Attach, AttachFrom, ProcessAction, ProcessEvents, STREAM_BYTES_M
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::files::LIST_BYTES;
 use super::output::Form;
 use crate::control::ProcessRef;
 use crate::http::api::output::frames;
@@ -16,7 +15,7 @@ use crate::http::api::output::ndjson;
 use crate::http::api::wire;
 use crate::http::error::Result;
 use crate::http::request::{Json as Body, Name, Names, Params};
-use crate::http::request_memory::{Meter, WAIT_MAX};
+use crate::http::request_memory::{LIST_BYTES, Meter, WAIT_MAX};
 use crate::http::state::Api;
 use crate::http::stream::flow_control::{OUTFLOW_BYTES, Outflow};
 

@@ -7,7 +7,6 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::files::LIST_BYTES;
 use super::wire;
 use crate::control::ListFilter;
 use crate::control::Sandbox;
@@ -20,7 +19,7 @@ use crate::http::error::{Result, malformed};
 use crate::http::middleware::lease_fence;
 use crate::http::middleware::users::Viewer;
 use crate::http::request::{Json as Body, Name, Params, Repeatable};
-use crate::http::request_memory::{self, Meter};
+use crate::http::request_memory::{self, LIST_BYTES, Meter};
 use crate::http::state::Api;
 use crate::http::stream::list_body::{self, PART, Part};
 

@@ -7,7 +7,6 @@ use axum::{Extension, Json};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::files::LIST_BYTES;
 use super::wire;
 use crate::control::ForkRequest;
 use crate::control::SnapshotCursor;
@@ -17,7 +16,7 @@ use crate::http::error::Result;
 use crate::http::middleware::audit::Subject;
 use crate::http::middleware::users::Viewer;
 use crate::http::request::{Json as Body, Name, Params};
-use crate::http::request_memory::Meter;
+use crate::http::request_memory::{LIST_BYTES, Meter};
 use crate::http::state::Api;
 use crate::http::stream::list_body::{self, PART, Part};
 

@@ -380,7 +380,7 @@ fn event_type(name: &str) -> Result<EventType, ApiError> {
 pub fn file_change(row: WatchRow) -> api::FileChange {
     match row {
         WatchRow::Overflow => api::FileChange { kind: api::FileChange::OVERFLOW.to_owned(), path: None, is_dir: false },
-        WatchRow::Change(FileChange { kind, path, is_dir }) => {
+        WatchRow::Change(FileChange { kind, path, is_dir, moved: _ }) => {
             let kind = match kind {
                 FileChangeKind::Created => "created",
                 FileChangeKind::Modified => "modified",

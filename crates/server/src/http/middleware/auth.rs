@@ -6,16 +6,18 @@ use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use domain::Timestamp;
+use domain::{OwnerId, Timestamp};
 
 use crate::auth::token::Scope;
 use crate::auth::{Access, Demand, Denied, KeyId, Principal};
-use crate::http::caller::Caller;
+use crate::http::caller::{Caller, owner};
+use crate::http::e2b;
+use crate::http::e2b::admission::Proven;
 use crate::http::error::{ApiError, Refusal, Result};
 use crate::http::key_life::KeyLife;
 use crate::http::middleware::rate_limit::{Allowed, Limited};
-use crate::http::policy::{Audit, Gate, Policy};
-use crate::http::preview::admission;
+use crate::http::policy::{Audit, Gate, Policy, Proof};
+use crate::http::preview::admission::{self, Admission};
 use crate::http::request_memory::Meter;
 use crate::http::state::Api;
 use crate::http::stream::subprotocol;
@@ -67,7 +69,8 @@ pub async fn pass(api: &Api, policy: Policy, mut request: Request, next: Next) -
         Ok(admitted) => admitted,
         Err(denied) => return refuse(&request, limited.as_ref(), denied),
     };
-    let caller = Caller::of(access, principal, &request);
+    let named = owner_named(gate, &request);
+    let caller = Caller::of(access, principal, &request, named);
     if let Some(key) = caller.owner_key() {
         key.note_use(api.control.now());
     }
@@ -116,7 +119,11 @@ async fn admit(api: &Api, gate: Gate, offered: Result<(), Denied>, request: &mut
             request.extensions_mut().insert(worker);
             principal
         }
-        Gate::Preview => offered.and_then(|()| admission::admit(api, request))?,
+        Gate::Preview => match offered {
+            Ok(()) => admission::admit(api, request).await?,
+            Err(denied) => return Err(denied),
+        },
+        Gate::Sandbox(proof) => e2b::admission::admit(api, proof, request).await?,
     };
     Ok(Admitted { principal, wrong_key })
 }
@@ -133,7 +140,7 @@ async fn pass_on(
     let is_counted = match policy.gate {
         Gate::Key(demand) => demand != Demand::Nothing,
         Gate::Worker(_) => false,
-        Gate::Preview => true,
+        Gate::Preview | Gate::Sandbox(_) => true,
     };
     let mut allowed = None;
     if let Some(limited) = limited.filter(|_| is_counted) {
@@ -150,11 +157,21 @@ async fn pass_on(
     if policy.gate == Gate::Preview { response } else { marked(allowed, response) }
 }
 
+/// Returns the owner that a request without an owner's key is for. Whoever needs no key is not believed to be someone.
+fn owner_named(gate: Gate, request: &Request) -> Result<Option<OwnerId>, String> {
+    let extensions = request.extensions();
+    match gate {
+        Gate::Sandbox(_) => Ok(extensions.get::<Proven>().and_then(|proven| proven.owner.clone())),
+        Gate::Preview if extensions.get() != Some(&Admission::Key) => Ok(None),
+        Gate::Preview | Gate::Key(_) | Gate::Worker(_) => owner(request.headers()),
+    }
+}
+
 /// Checks that an owner's key opens the route, and that the request names no other owner.
 fn check_owner(api: &Api, policy: Policy, caller: &Caller, headers: &HeaderMap) -> Result<()> {
     let demand = match policy.gate {
         Gate::Key(demand) => demand,
-        Gate::Preview | Gate::Worker(_) => Demand::Key,
+        Gate::Preview | Gate::Worker(_) | Gate::Sandbox(_) => Demand::Key,
     };
     let checked = api.settings.access.check_owner_access(&caller.principal, demand, policy.owners);
     checked.map_err(Refusal::Forbidden)?;
@@ -176,6 +193,7 @@ fn depends_on_key(gate: Gate, access: &Access, request: &Request) -> bool {
     match gate {
         Gate::Key(demand) => access.depends_on_key(demand, request.headers()),
         Gate::Worker(_) => true,
+        Gate::Sandbox(proof) => proof != Proof::Nothing,
         Gate::Preview => access.depends_on_key(Demand::Key, request.headers()),
     }
 }

@@ -42,8 +42,14 @@ impl Hosts {
         }
     }
 
-    /// Refuses a request whose `Host` or `Origin` is not accepted. `is_in_path` tells a preview at a path of this host.
-    pub(super) fn check(&self, request: &Request, cors: &Cors, is_in_path: bool) -> Result<(), ApiError> {
+    /// Refuses a request whose `Host` or `Origin` is not accepted.
+    pub(super) fn check(&self, request: &Request, cors: &Cors, sender: Sender) -> Result<(), ApiError> {
+        self.check_name(request)?;
+        self.check_origin(request, cors, sender)
+    }
+
+    /// Refuses a request whose `Host` is not accepted.
+    pub(super) fn check_name(&self, request: &Request) -> Result<(), ApiError> {
         let hosts = request.headers().get_all(header::HOST).iter().count();
         if hosts > 1 || hosts == 0 && request.version() > Version::HTTP_10 {
             return Err(malformed("send the header `Host` once"));
@@ -55,20 +61,43 @@ impl Hosts {
         if !via_unix && [authority, host].into_iter().flatten().any(|authority| !self.serves(authority)) {
             return Err(Refusal::Host.into());
         }
+        Ok(())
+    }
+
+    /// Refuses a request whose `Origin` is not accepted. Programs in sandboxes have pages of their own, which must never
+    /// use the service.
+    pub(super) fn check_origin(&self, request: &Request, cors: &Cors, sender: Sender) -> Result<(), ApiError> {
+        let host = request.headers().get(header::HOST).map(|value| value.to_str().unwrap_or(""));
+        let authority = request.uri().authority().map(|authority| authority.as_str());
         match cors.standing(request.headers(), host.or(authority)) {
             Standing::Sandbox => Err(Refusal::SandboxOrigin.into()),
             // Without a key, a page is kept out by its origin alone: it may send a POST without a preflight.
-            Standing::Foreign if !self.asks_for_key && writes(request, is_in_path) => Err(Refusal::Origin.into()),
+            Standing::Foreign if !self.asks_for_key && writes(request, sender) => Err(Refusal::Origin.into()),
             Standing::Absent | Standing::Own | Standing::Listed | Standing::Any | Standing::Foreign => Ok(()),
         }
     }
 }
 
-/// Returns whether a request may change something. The program behind a path decides by its own answer to a preflight
-/// what pages may send it.
-fn writes(request: &Request, is_in_path: bool) -> bool {
-    let is_asked_first = is_in_path && (request.method() != Method::POST || is_json(request.headers()));
-    !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) && !is_asked_first
+/// Sender of a request, as far as its origin matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sender {
+    /// Client of the service.
+    Client,
+    /// Client of a program in a sandbox, on the API's own host. The program decides by its own answer to a preflight
+    /// what pages may send it.
+    ClientOfProgram,
+    /// Holder of the token of a sandbox, which pages do not have.
+    HolderOfToken,
+}
+
+/// Returns whether a request may change something although no page was asked for its consent.
+fn writes(request: &Request, sender: Sender) -> bool {
+    let is_kept_out = match sender {
+        Sender::Client => false,
+        Sender::ClientOfProgram => request.method() != Method::POST || is_json(request.headers()),
+        Sender::HolderOfToken => true,
+    };
+    !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) && !is_kept_out
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use utoipa::openapi::{OpenApi, PathItem, RefOr};
 use crate::http::error::{Result, malformed};
 
 /// Routes without query parameters in the OpenAPI document.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct WithoutQuery(Arc<HashSet<(Method, String)>>);
 
 impl WithoutQuery {

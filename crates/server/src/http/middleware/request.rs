@@ -10,8 +10,10 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tracing::Instrument;
 
+use crate::http::e2b::address::Addressed;
 use crate::http::error::{ApiError, Refusal};
 use crate::http::middleware::cors::Cors;
+use crate::http::middleware::hosts::{Hosts, Sender};
 use crate::http::peer::Peer;
 use crate::http::policy::Policy;
 use crate::http::preview::target::Asked;
@@ -46,11 +48,8 @@ where
     let peer = request.extensions().get::<Peer>().and_then(|peer| peer.address).map(tracing::field::display);
     let origin_allowed = api.settings.cors.answer(request.headers());
     let mut response = async {
-        let hosts = &api.settings.hosts;
         let cors = &api.settings.cors;
-        // Host names of previews were checked with their targets, and their origins are checked there.
-        let is_in_path = matches!(request.extensions().get(), Some(Asked::Port(target)) if target.prefix.is_some());
-        let checked = if is_preview && !is_in_path { Ok(()) } else { hosts.check(&request, cors, is_in_path) };
+        let checked = check(&api.settings.hosts, cors, site, &request);
         let preflight = cors.preflight(&method, request.headers()).filter(|_| !is_preview);
         let answered = match (checked, preflight) {
             (Err(refused), _) => Ok(refused.into_response()),
@@ -79,6 +78,26 @@ where
     Cors::mark(origin_allowed, headers);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
+}
+
+/// Checks the host and the origin of a request.
+fn check(hosts: &Hosts, cors: &Cors, site: Site, request: &Request) -> Result<(), ApiError> {
+    let extensions = request.extensions();
+    match site {
+        Site::Api | Site::E2bControl => hosts.check(request, cors, Sender::Client),
+        Site::Preview => match extensions.get() {
+            Some(Asked::Port(target)) if !target.has_own_host() => hosts.check(request, cors, Sender::ClientOfProgram),
+            // Host names of previews were checked with their targets, and their origins are checked there.
+            _ => Ok(()),
+        },
+        Site::E2bData => {
+            let is_on_api_host = extensions.get::<Addressed>().is_none_or(|addressed| !addressed.by_host);
+            if is_on_api_host {
+                hosts.check_name(request)?;
+            }
+            hosts.check_origin(request, cors, Sender::HolderOfToken)
+        }
+    }
 }
 
 /// Returns the caller's request id if it is printable and short enough, else a new one.

@@ -2,15 +2,19 @@
 
 use axum::extract::Request;
 use axum::http::HeaderMap;
+use domain::PortAccess;
 
 use super::headers::{cookies, token_in};
 use super::target::{Asked, Target, is_of_same_sandbox};
+use crate::auth::box_token::{self, Purpose};
 use crate::auth::preview::{Form, PreviewKey, permit};
 use crate::auth::{Demand, Denied, Principal};
 use crate::http::state::Api;
 
 /// Header in which a program sends a token.
 const TOKEN: &str = "x-preview-token";
+/// Header in which a client sends the traffic token of a sandbox.
+const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
 
 /// Credential by which a request was admitted; an extension of every request to a preview.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,17 +27,32 @@ pub enum Admission {
     Token,
     /// Key of the API, or none where none is asked for.
     Key,
+    /// The terms of the sandbox, which open its ports to everyone, or to holders of its traffic token.
+    Terms,
+    /// None of these, where the terms ask for the traffic token.
+    NoTrafficToken,
 }
 
 /// Returns the caller of a preview, and notes how it was admitted.
 ///
 /// # Errors
 /// [`Denied`] without a permit or a key.
-pub fn admit(api: &Api, request: &mut Request) -> Result<Principal, Denied> {
-    let (admission, principal) = match request.extensions().get::<Asked>() {
+pub async fn admit(api: &Api, request: &mut Request) -> Result<Principal, Denied> {
+    let asked = request.extensions().get::<Asked>().cloned();
+    let (admission, principal) = match &asked {
         Some(Asked::Port(target)) => match permitted(api, target, request) {
             Some(admission) => (admission, Principal::Anonymous),
-            None => (Admission::Key, by_key(api, request.headers())?),
+            None => match by_key(api, request.headers()) {
+                Err(denied) if denied.has_ended => return Err(denied),
+                // A key of the operator opens every port, also where the terms ask for the traffic token.
+                Ok(principal @ (Principal::ApiKey(_) | Principal::Admin(_))) => (Admission::Key, principal),
+                // What is open to everyone is open to the holder of another owner's key.
+                found => match (by_terms(api, &target.sandbox, request.headers()).await, found) {
+                    (Some(admission), Ok(principal)) => (admission, principal),
+                    (Some(admission), Err(_)) => (admission, Principal::Anonymous),
+                    (None, found) => (Admission::Key, found?),
+                },
+            },
         },
         // It is refused, whatever the credential.
         Some(Asked::Malformed) | None => (Admission::Key, Principal::Anonymous),
@@ -54,6 +73,19 @@ fn by_key(api: &Api, headers: &HeaderMap) -> Result<Principal, Denied> {
     })
 }
 
+/// Returns how the terms of a sandbox admit a request to its ports; `None` if they leave them private.
+async fn by_terms(api: &Api, sandbox: &str, headers: &HeaderMap) -> Option<Admission> {
+    match api.control.port_access(sandbox).await? {
+        PortAccess::Private => None,
+        PortAccess::Public => Some(Admission::Terms),
+        PortAccess::Token => {
+            let tried = headers.get(TRAFFIC_TOKEN).map(|token| token.as_bytes()).unwrap_or_default();
+            let is_right = box_token::opens(&api.settings.preview_key, Purpose::Traffic, sandbox, tried);
+            Some(if is_right { Admission::Terms } else { Admission::NoTrafficToken })
+        }
+    }
+}
+
 fn permitted(api: &Api, target: &Target, request: &Request) -> Option<Admission> {
     let check = PermitCheck { key: &api.settings.preview_key, target, now_s: api.control.now().as_second() };
     let headers = request.headers();
@@ -69,7 +101,7 @@ fn permitted(api: &Api, target: &Target, request: &Request) -> Option<Admission>
         return Some(Admission::Token);
     }
     // Another sandbox can set a cookie of the same name: each is tried.
-    let is_in_cookie = target.prefix.is_none()
+    let is_in_cookie = target.has_own_host()
         && cookies(headers).any(|token| check.admits_token(token))
         && is_of_same_sandbox(headers, target, &api.settings.preview_domain);
     is_in_cookie.then_some(Admission::Token)

@@ -97,6 +97,7 @@ pub fn to_program(headers: &mut HeaderMap, access: &Access, peer: Peer) {
     headers.remove(header::EXPECT);
     access.remove_keys(headers);
     headers.remove("x-preview-token");
+    headers.remove("e2b-traffic-access-token");
     remove_cookie(headers);
     remove_from_referer(headers);
     remove_of_proxies(headers);

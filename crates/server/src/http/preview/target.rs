@@ -21,8 +21,31 @@ pub struct Target {
     pub port: u16,
     /// Permit in the name: `<port>-<sandbox id>-<permit>.<domain>`.
     pub permit: Option<String>,
-    /// Beginning of the path that stands for it; `None` if its host name does.
-    pub prefix: Option<String>,
+    /// Part of the request that stands for it.
+    pub named_by: NamedBy,
+}
+
+/// Part of a request that stands for a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NamedBy {
+    /// The host name. Pages of the port have an origin of their own.
+    Host,
+    /// This beginning of the path, on the API's own host.
+    Path(String),
+    /// Headers of E2B's SDKs, on the API's own host.
+    Headers,
+}
+
+impl Target {
+    /// Returns the target that a sandbox and a port make.
+    pub fn of(sandbox: String, port: u16) -> Self {
+        Self { sandbox, port, permit: None, named_by: NamedBy::Host }
+    }
+
+    /// Returns whether the port has a host name of its own, and does not share the API's.
+    pub fn has_own_host(&self) -> bool {
+        self.named_by == NamedBy::Host
+    }
 }
 
 /// Returns the target of a request; `None` for a request that is not to a preview.
@@ -40,8 +63,8 @@ pub fn in_path(path: &str) -> Option<Asked> {
     let (sandbox, rest) = path.strip_prefix("/proxy/")?.split_once('/').unwrap_or_default();
     let port = rest.split('/').next().unwrap_or_default();
     let target = in_label(&format!("{port}-{sandbox}")).filter(|target| target.permit.is_none());
-    let prefix = Some(format!("/proxy/{sandbox}/{port}"));
-    Some(target.map_or(Asked::Malformed, |target| Asked::Port(Target { prefix, ..target })))
+    let named_by = NamedBy::Path(format!("/proxy/{sandbox}/{port}"));
+    Some(target.map_or(Asked::Malformed, |target| Asked::Port(Target { named_by, ..target })))
 }
 
 /// Returns whether the page that sends a request is of the same sandbox, or is none: other pages
@@ -114,7 +137,7 @@ fn in_label(label: &str) -> Option<Target> {
     };
     SandboxId::parse(sandbox).ok()?;
     let is_permit = permit.as_ref().is_none_or(|permit| permit.len() == PERMIT_CHARS);
-    is_permit.then(|| Target { sandbox: sandbox.to_owned(), port, permit, prefix: None })
+    is_permit.then(|| Target { permit, ..Target::of(sandbox.to_owned(), port) })
 }
 
 #[cfg(test)]
@@ -131,7 +154,7 @@ mod test {
     fn a_host_name_stands_for_a_port_of_a_sandbox() {
         let target = |port, permit: Option<&str>| {
             let permit = permit.map(str::to_owned);
-            Some(Asked::Port(Target { sandbox: ID.to_owned(), port, permit, prefix: None }))
+            Some(Asked::Port(Target { permit, ..Target::of(ID.to_owned(), port) }))
         };
         for (host, expected) in [
             (format!("3000-{ID}.box.example"), target(3000, None)),
@@ -191,8 +214,8 @@ mod test {
 
     #[test]
     fn a_path_stands_for_a_port_too() {
-        let prefix = Some(format!("/proxy/{ID}/3000"));
-        let target = Asked::Port(Target { sandbox: ID.to_owned(), port: 3000, permit: None, prefix });
+        let named_by = NamedBy::Path(format!("/proxy/{ID}/3000"));
+        let target = Asked::Port(Target { named_by, ..Target::of(ID.to_owned(), 3000) });
         for rest in ["", "/", "/a/b", "//a"] {
             assert_eq!(in_path(&format!("/proxy/{ID}/3000{rest}")), Some(target.clone()), "{rest}");
         }
@@ -234,7 +257,7 @@ mod test {
 
     #[test]
     fn only_pages_of_the_same_sandbox_use_the_cookie_of_a_person() {
-        let target = Target { sandbox: ID.to_owned(), port: 3000, permit: None, prefix: None };
+        let target = Target::of(ID.to_owned(), 3000);
         for (headers, expected) in [
             // Over plain HTTP.
             (vec![], false),

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt, stream};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
@@ -123,6 +125,27 @@ impl<B: AsRef<[u8]>> AsRef<[u8]> for Piece<B> {
     fn as_ref(&self) -> &[u8] {
         self.bytes.as_ref()
     }
+}
+
+/// Streams bytes at the speed of the client. What is behind them holds `kept` bytes of the reservation.
+pub fn flowing<E: Send + 'static>(
+    bytes: BoxStream<'static, Result<Bytes, E>>,
+    held: Reservation,
+    kept: usize,
+) -> impl Stream<Item = Result<Bytes, E>> {
+    let outflow = Outflow::new(held, kept);
+    stream::unfold((bytes, outflow, Bytes::new()), |(mut bytes, outflow, mut piece)| async move {
+        if piece.is_empty() {
+            piece = match bytes.next().await? {
+                Ok(piece) => piece,
+                Err(error) => return Some((Err(error), (bytes, outflow, Bytes::new()))),
+            };
+        }
+        let room = outflow.room(PIECE_BYTES_MIN, piece.len()).await;
+        let part = piece.split_to(room.min(piece.len()));
+        let counted = part.len();
+        Some((Ok(outflow.hand_out(part, counted)), (bytes, outflow, piece)))
+    })
 }
 
 #[cfg(test)]

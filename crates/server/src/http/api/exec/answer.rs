@@ -211,6 +211,7 @@ mod test {
             code: 3,
             timed_out: false,
             oom_killed: true,
+            signal: None,
             pids_exhausted: false,
             duration: Duration::from_millis(1500),
         };
@@ -231,6 +232,7 @@ mod test {
                 code: 3,
                 timed_out: false,
                 oom_killed: true,
+                signal: None,
                 pids_exhausted: false,
                 duration: Duration::from_millis(1500),
             };

@@ -8,7 +8,7 @@ use axum::response::Response;
 use futures_util::StreamExt;
 use providers::{ByteStream, Chain, STREAM_BYTES_MAX};
 
-use super::{PathParams, flowing};
+use super::PathParams;
 use crate::budget::Reservation;
 use crate::control::Error;
 use crate::http::api::images::is_archive;
@@ -19,7 +19,7 @@ use crate::http::request::{Name, Params};
 use crate::http::request_memory::{Meter, WAIT_MAX};
 use crate::http::state::Api;
 use crate::http::stream::codec::{self, Bound, CODEC_BYTES, Encoding};
-use crate::http::stream::flow_control::OUTFLOW_BYTES;
+use crate::http::stream::flow_control::{OUTFLOW_BYTES, flowing};
 
 /// Download an archive
 ///

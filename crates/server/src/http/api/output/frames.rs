@@ -116,7 +116,7 @@ impl Frames {
     }
 
     fn exit(&mut self, exit: ExitStatus) {
-        let ExitStatus { code: exit_code, timed_out, oom_killed, pids_exhausted, duration: _ } = exit;
+        let ExitStatus { code: exit_code, timed_out, oom_killed, pids_exhausted, .. } = exit;
         if let Some(words) = super::timed_out(&exit, self.timeout) {
             self.push(SOCKET_STDERR, words.as_bytes());
         }
@@ -176,6 +176,7 @@ mod test {
             code,
             timed_out,
             oom_killed: false,
+            signal: None,
             pids_exhausted: false,
             duration: Duration::ZERO,
         }))

@@ -275,6 +275,7 @@ mod test {
             code,
             timed_out,
             oom_killed: false,
+            signal: None,
             pids_exhausted: false,
             duration: Duration::ZERO,
         }))

@@ -59,7 +59,7 @@ fn secret_variables(variables: api::StringMap) -> Result<BTreeMap<String, Secret
 
 /// Converts the exit of a command and its output to the API.
 pub fn exec_result(exit: ExitStatus, stdout: String, stderr: String, truncated: bool) -> api::ExecResult {
-    let ExitStatus { code: exit_code, timed_out, oom_killed, pids_exhausted, duration: took } = exit;
+    let ExitStatus { code: exit_code, signal: _, timed_out, oom_killed, pids_exhausted, duration: took } = exit;
     api::ExecResult {
         exit_code,
         stdout,

@@ -61,6 +61,8 @@ pub fn background(
         name: body.name.take(),
         linger: if body.resumable { linger.or(Some(RESUMABLE_LINGER)) } else { linger },
         is_lossless: body.resumable,
+        is_paced: false,
+        note: None,
         input: input.unwrap_or_else(Bytes::new),
         stdin: if is_open { BackgroundStdin::Open } else { BackgroundStdin::Ends },
     };
@@ -87,7 +89,8 @@ pub fn process_started(process: ProcessInfo) -> api::ProcessStarted {
 
 /// Converts a process to the API.
 pub fn process(process: ProcessInfo) -> api::Process {
-    let ProcessInfo { process: process_id, name, command, pid, terminal, started, exit, first, end, readers } = process;
+    let ProcessInfo { process: process_id, name, command, pid, terminal, started, exit, first, end, readers, .. } =
+        process;
     api::Process {
         process_id,
         name,

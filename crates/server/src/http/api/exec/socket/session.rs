@@ -476,6 +476,7 @@ mod test {
             code: 124,
             timed_out: true,
             oom_killed: false,
+            signal: None,
             pids_exhausted: false,
             duration: Duration::ZERO,
         };
