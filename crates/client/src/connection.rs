@@ -162,33 +162,11 @@ impl Client {
                 headers.insert(HeaderName::from_static(header), value);
             }
         }
-        install_crypto();
-        let mut builder = reqwest::Client::builder()
-            .user_agent(concat!("tidebox/", env!("CARGO_PKG_VERSION")))
-            .default_headers(headers)
-            .connect_timeout(CONNECT_MAX.min(options.answer_max))
-            .pool_max_idle_per_host(IDLE_MAX)
-            .tcp_keepalive(KEEPALIVE.0)
-            .tcp_keepalive_interval(KEEPALIVE.1)
-            .tcp_keepalive_retries(KEEPALIVE.2)
-            // The API never redirects, and the key must not follow a redirect.
-            .redirect(reqwest::redirect::Policy::none());
-        if is_loopback(&base) {
-            builder = builder.no_proxy();
-        }
+        let mut builder = builder(&base, &options)?.default_headers(headers);
         if let Some(socket) = &socket {
             builder = builder.unix_socket(socket.as_str());
         }
-        if let Some(path) = options.ca_file {
-            builder = builder.tls_backend_preconfigured(tls::trusting(path)?);
-        } else if base.scheme() == "http" {
-            // Without TLS no authorities are needed, and a small image may not have any.
-            builder = builder.tls_certs_only([]);
-        }
-        let http = builder.build().map_err(|error| Error::Argument {
-            name: "the environment",
-            reason: format!("does not allow creating an HTTP client: {}", innermost(&error)),
-        })?;
+        let http = build(builder)?;
         let Options { answer_max, silence_max, .. } = options;
         let socket = socket.map(|path| format!("unix://{path}"));
         Ok(Client { http, base, socket, headers: HeaderMap::new(), answer_max, silence_max })
@@ -371,6 +349,49 @@ impl Client {
     }
 }
 
+/// Creates an HTTP client for a service with another API at `base_url`, by the rules of [`Client::open`] on proxies,
+/// authorities, redirects and the time to connect. It sends no credentials and sets no other deadline. Returns it with
+/// the URL.
+///
+/// # Errors
+/// [`Error::Argument`] if the URL cannot be used, or the CA file cannot be read or holds no certificate.
+pub fn open_http(base_url: &str, options: Options<'_>) -> Result<(reqwest::Client, Url)> {
+    let base = base_url_of(base_url)?;
+    Ok((build(builder(&base, &options)?)?, base))
+}
+
+/// Returns the settings that all HTTP clients share.
+fn builder(base: &Url, options: &Options<'_>) -> Result<reqwest::ClientBuilder> {
+    install_crypto();
+    let mut builder = reqwest::Client::builder()
+        .user_agent(concat!("tidebox/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT_MAX.min(options.answer_max))
+        .pool_max_idle_per_host(IDLE_MAX)
+        .tcp_keepalive(KEEPALIVE.0)
+        .tcp_keepalive_interval(KEEPALIVE.1)
+        .tcp_keepalive_retries(KEEPALIVE.2)
+        // The API never redirects, and the key must not follow a redirect.
+        .redirect(reqwest::redirect::Policy::none());
+    if is_loopback(base) {
+        builder = builder.no_proxy();
+    }
+    Ok(if let Some(path) = options.ca_file {
+        builder.tls_backend_preconfigured(tls::trusting(path)?)
+    } else if base.scheme() == "http" {
+        // Without TLS no authorities are needed, and a small image may not have any.
+        builder.tls_certs_only([])
+    } else {
+        builder
+    })
+}
+
+fn build(builder: reqwest::ClientBuilder) -> Result<reqwest::Client> {
+    builder.build().map_err(|error| Error::Argument {
+        name: "the environment",
+        reason: format!("does not allow creating an HTTP client: {}", innermost(&error)),
+    })
+}
+
 /// Returns the beginning of an untrusted text, safe for a terminal.
 fn quoted(text: &str) -> String {
     text.chars().take(QUOTED_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
@@ -417,7 +438,9 @@ fn invalid_url(reason: String) -> Error {
     Error::Argument { name: "the server's URL", reason }
 }
 
-fn is_loopback(url: &Url) -> bool {
+/// Returns whether a URL leads to this machine.
+#[must_use]
+pub fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())

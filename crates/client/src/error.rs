@@ -104,7 +104,8 @@ impl Error {
 
 /// Returns the innermost cause as text, such as `Connection refused (os error 111)`: the outermost
 /// one is only `error sending request`.
-pub(crate) fn innermost(error: &reqwest::Error) -> String {
+#[must_use]
+pub fn innermost(error: &reqwest::Error) -> String {
     let mut source: &dyn std::error::Error = error;
     while let Some(next) = source.source() {
         source = next;

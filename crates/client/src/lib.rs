@@ -89,8 +89,8 @@ mod watch;
 mod worker;
 
 pub use api;
-pub use connection::{Client, Options, install_crypto};
-pub use error::{Error, Result};
+pub use connection::{Client, Options, install_crypto, is_loopback, open_http};
+pub use error::{Error, Result, innermost};
 pub use event::{AuditQuery, EventQuery, EventStream};
 pub use exec::{ExecEvent, ExecStream, Exit};
 pub use file::{FileStream, Range};

@@ -17,7 +17,7 @@ const LISTS: usize = 40;
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case!("lists of a large directory do not end a small box", large_lists, Processes),
-        case!("looks at a full console do not end a small box", full_console, Processes),
+        case!("looks at a full console do not end a small box", full_console, Processes, Console),
     ]
 }
 

@@ -10,12 +10,17 @@ use super::subject::{Inside, Subject, pieces, soon};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        case!("a directory that is packed and unpacked is the same", round_trip, Processes),
-        case!("an archive cannot leave the directory that it is unpacked in", contained, Processes),
-        case!("an archive that is cut leaves what was whole", cut, Processes),
-        case!("a directory is described, and chosen files of it are packed", described, Processes),
-        case!("many files are removed, and their modes and times set, below one directory", amended, Processes),
-        case!("changes of files are reported, in new directories too", watched, Processes),
+        case!("a directory that is packed and unpacked is the same", round_trip, Processes, Archives),
+        case!("an archive cannot leave the directory that it is unpacked in", contained, Processes, Archives),
+        case!("an archive that is cut leaves what was whole", cut, Processes, Archives),
+        case!("a directory is described, and chosen files of it are packed", described, Processes, Archives),
+        case!(
+            "many files are removed, and their modes and times set, below one directory",
+            amended,
+            Processes,
+            Archives
+        ),
+        case!("changes of files are reported, in new directories too", watched, Processes, Archives),
     ]
 }
 

@@ -32,7 +32,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!("at the deadline children in sessions of their own are killed too", timeout_kills_detached),
         case!("at the deadline a command that ignores signals is killed too", timeout_kills_deaf, Processes),
         case!("at the deadline a command that is stopped is killed too", timeout_kills_stopped, Processes, Stops),
-        case!("dropping the output kills the command and its children", hang_up),
+        case!("dropping the output kills the command and its children", hang_up, Sessions),
         case!("dropping the output kills a command that waits for stdin", hang_up_with_stdin, Stdin),
         case!("children in the background go on after their command, without holding it up", background),
         case!("a process left behind outlives the end of another one", independent, Processes),

@@ -16,7 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!("thousands of reads that are left disturb nothing", left),
         case!("commands and requests see the same files", shared),
         case!("missing parents are made", parents),
-        case!("a file keeps its mode unless another is asked for", modes),
+        case!("a file keeps its mode unless another is asked for", modes, Modes),
         case!("a write that fails leaves what was there, and nothing else", atomic),
         case!("readers see the old content or the new, never a mixture", never_mixed),
         case!("a path that makes no sense is invalid", bad_paths),
@@ -26,7 +26,8 @@ pub(super) fn cases() -> Vec<Case> {
         case!("names of any characters work", odd_names),
         case!("names that are no UTF-8 are listed, and hide nothing", no_utf8, Processes),
         case!("paths as long as the kernel takes them work", long_paths, Depth),
-        case!("permission bits are set, through links", chmod),
+        case!("permission bits are set, through links", chmod, Modes),
+        case!("the bits beyond the permissions are set", special_bits, SpecialBits),
     ]
 }
 
@@ -283,7 +284,11 @@ async fn chmod(subject: Subject) {
         assert_eq!(inside.guest.stat("/workspace/file").await.unwrap().mode, mode);
     }
     assert!(inside.guest.stat("/workspace/link").await.unwrap().is_symlink);
+    assert!(is_invalid(inside.guest.chmod("/workspace/file", 0o10000).await));
+}
+
+async fn special_bits(subject: Subject) {
+    let inside = subject.start().await;
     inside.guest.chmod("/workspace", 0o1777).await.unwrap();
     assert_eq!(inside.guest.stat("/workspace").await.unwrap().mode, 0o1777);
-    assert!(is_invalid(inside.guest.chmod("/workspace/file", 0o10000).await));
 }

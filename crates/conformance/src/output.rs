@@ -19,8 +19,8 @@ pub(super) fn cases() -> Vec<Case> {
         case!("many readers that stop reading hold up no other command", stopped_readers),
         case!("an endless output can be left at any time", endless),
         case!("many commands run at once", many),
-        case!("what background processes write is on the console", console),
-        case!("the console gives the newest lines", newest_lines),
+        case!("what background processes write is on the console", console, Console),
+        case!("the console gives the newest lines", newest_lines, Console),
     ]
 }
 

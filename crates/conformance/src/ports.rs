@@ -19,7 +19,7 @@ const HELD_UP: Duration = Duration::from_millis(500);
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        case!("a port is listed while a process listens on it", listed, Processes),
+        case!("a port is listed while a process listens on it", listed, Processes, PortOwners),
         case!("bytes to a port and from it are passed on unchanged", unchanged, Processes),
         case!("the end of what is sent to a port is not the end of what it answers", half_closed, Processes),
         case!("a process that listens on another address of its box is reached", other_address, Processes),

@@ -19,7 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!("a process in the background keeps its output and its exit", kept, Background),
         case!("a process is found by its process id", found_by_pid, Background),
         case!("output of a process is read on from any position", positions, Background),
-        case!("a process in the background survives its server", survives, Background, Reopen),
+        case!("a process in the background survives its server", survives, Background, Reopen, KeptOutput),
         case!("a name is that of one running process", names, Background),
         case!("the stdin of a process is written until it is ended", input, Background),
         case!("a process is ended by a signal, at its deadline, and with all below it by removal", ends, Background),

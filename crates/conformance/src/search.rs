@@ -7,11 +7,11 @@ use super::subject::{Subject, soon};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        case!("a search in files gives lines by path and number", lines, Processes),
-        case!("a search in files passes over what is no text, and counts it", no_text, Processes),
-        case!("a search in files says where a bound has ended it", bounds, Processes),
-        case!("a pattern or a path that cannot be searched is refused", refused, Processes),
-        case!("a replacement in files keeps modes, and changes nothing in a dry run", replaced, Processes),
+        case!("a search in files gives lines by path and number", lines, Processes, Search),
+        case!("a search in files passes over what is no text, and counts it", no_text, Processes, Search),
+        case!("a search in files says where a bound has ended it", bounds, Processes, Search),
+        case!("a pattern or a path that cannot be searched is refused", refused, Processes, Search),
+        case!("a replacement in files keeps modes, and changes nothing in a dry run", replaced, Processes, Search),
     ]
 }
 

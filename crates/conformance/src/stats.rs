@@ -21,9 +21,10 @@ pub(super) fn cases() -> Vec<Case> {
         case!(
             "the processor time of a box is that of its own work, after its processes have ended too",
             work,
-            Processes
+            Processes,
+            Measures
         ),
-        case!("memory and processes of a box are counted while they are held", held, Processes, HostKernel),
+        case!("memory and processes of a box are counted while they are held", held, Processes, HostKernel, Measures),
         case!("a box that does not exist has no statistics, and the others keep their order", absent),
         case!("the processor time of a slot is that of its own work", work_of_slots, Slots, Processes),
     ]

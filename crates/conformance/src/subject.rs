@@ -100,6 +100,26 @@ pub enum Need {
     LiveSnapshots,
     /// A request to a paused box waits, and does not wake it.
     Sleepers,
+    /// The output of background processes is shown; see [`Guest::console`].
+    Console,
+    /// Content of files is searched; see [`Guest::search`].
+    Search,
+    /// Directories are packed, described and watched; see [`Guest::archive`].
+    Archives,
+    /// Processor time and number of processes of a box are measured.
+    Measures,
+    /// The output of a background process is kept in its box, where a later instance finds it.
+    KeptOutput,
+    /// The text of a link is told, and not the file that it leads to.
+    LinkTexts,
+    /// The process that listens on a port is told.
+    PortOwners,
+    /// Permissions of files can be set.
+    Modes,
+    /// The bits of a mode beyond the permissions are told.
+    SpecialBits,
+    /// All that a command has started ends with it when its caller leaves, in whatever session it is.
+    Sessions,
     /// The suite brings a program for the processors of the boxes.
     OwnProgram,
 }
@@ -249,6 +269,16 @@ impl Subject {
             | Need::Control
             | Need::Terminals
             | Need::Sleepers
+            | Need::Console
+            | Need::Search
+            | Need::Archives
+            | Need::Measures
+            | Need::KeptOutput
+            | Need::LinkTexts
+            | Need::PortOwners
+            | Need::Modes
+            | Need::SpecialBits
+            | Need::Sessions
             | Need::Background
             | Need::Lossless
             | Need::Notes

@@ -66,6 +66,11 @@ pub trait Control: fmt::Debug + Send + Sync {
     /// Sends a signal to the foreground processes of the terminal, or to the command's own
     /// process group if there is no terminal.
     async fn signal(&self, signal: Signal) -> Result<()>;
+
+    /// Sends a signal to the command's own process group, also if another one is in the foreground of its terminal.
+    async fn signal_command(&self, signal: Signal) -> Result<()> {
+        self.signal(signal).await
+    }
 }
 
 impl fmt::Debug for Command {

@@ -39,10 +39,11 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use self::boxes::Starting;
+use self::boxes::Known;
 use self::guest::CustomGuest;
 pub use self::labels::{ID_LABEL, STORE_LABEL};
 use self::remote::Remote;
+use crate::service::boxes::Starting;
 use crate::snapshots::check_snapshot;
 use crate::{
     BoxStats, Chain, Error, Facts, Found, Guest, Health, ImageSource, Pauses, Phase, Provider, Result, Spec, Started,
@@ -55,11 +56,6 @@ pub const REMOTE_DEFAULT_IMAGE: &str = "default";
 const SILENCE_MIN: Duration = Duration::from_secs(30);
 /// Limit on processes and threads of a service that nobody configured.
 const DEFAULT_PIDS: u32 = 256;
-/// First pause between two removals while a start is being stopped. Doubles up to
-/// [`STOP_PAUSE_MAX`].
-const STOP_PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause between two removals.
-const STOP_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Address and credentials of the remote service.
 #[derive(Debug, Clone)]
@@ -269,7 +265,7 @@ impl Remote {
         labels
     }
 
-    async fn start(&self, id: &SandboxId, spec: &Spec, starting: Starting) -> Result<Started> {
+    async fn start(&self, id: &SandboxId, spec: &Spec, starting: Starting<Known>) -> Result<Started> {
         let began = Instant::now();
         match self.running(id).await {
             Ok(_) => return Ok(started_since(began)),
@@ -295,7 +291,7 @@ impl Remote {
 
     /// Requests a new box. The idempotency key makes a repeat return the same sandbox. If that
     /// one has ended since, the request is sent again with another key.
-    async fn make(&self, id: &SandboxId, spec: &Spec, starting: &Starting) -> Result<()> {
+    async fn make(&self, id: &SandboxId, spec: &Spec, starting: &Starting<Known>) -> Result<()> {
         const ACTION: &str = fault::START;
         let request = SpawnRequest {
             image: Some(spec.image.clone()).filter(|image| image != REMOTE_DEFAULT_IMAGE),
@@ -352,24 +348,7 @@ impl Remote {
     }
 
     async fn stop(&self, id: &SandboxId) -> Result<()> {
-        let deadline = Instant::now() + self.timeout;
-        let mut pause = STOP_PAUSE;
-        loop {
-            // In this order, so that the search finds a box left by a start that has ended.
-            let starting = self.boxes.starting(id);
-            if let Some(starting) = &starting {
-                starting.unwant();
-            }
-            self.remove_all(id).await?;
-            let Some(starting) = starting else { break };
-            if Instant::now() >= deadline {
-                starting.give_up();
-            }
-            let _ = tokio::time::timeout(pause, starting.ended()).await;
-            pause = (pause * 2).min(STOP_PAUSE_MAX);
-        }
-        self.boxes.forget(id);
-        Ok(())
+        self.boxes.stop(id, self.timeout, || self.remove_all(id)).await
     }
 
     async fn inventory(&self) -> Result<Vec<Found>> {

@@ -15,9 +15,9 @@
 //!
 //! A method that can fail returns an [`Error`], whose cases a caller can tell apart.
 //!
-//! The providers are [`native`], [`docker`], [`firecracker`], [`proot`], [`custom`] and [`mock`]. Most of them only
-//! open a byte stream to the agent in the box, which [`agent`] turns into a guest; `mock` and
-//! `custom` implement their own. Every implementation passes the suite in the crate `conformance`.
+//! The providers are [`native`], [`docker`], [`firecracker`], [`proot`], [`custom`], [`e2b`] and [`mock`]. Most of them
+//! only open a byte stream to the agent in the box, which [`agent`] turns into a guest; `mock`, `custom` and `e2b`
+//! implement their own. Every implementation passes the suite in the crate `conformance`.
 
 pub mod agent;
 mod command;
@@ -25,11 +25,13 @@ pub mod custom;
 mod default_image;
 mod disk;
 pub mod docker;
+pub mod e2b;
 mod error;
 pub mod firecracker;
 mod guest;
 mod image_snapshots;
 mod kept_guests;
+mod kept_processes;
 mod kernel;
 mod local;
 pub mod mock;
@@ -38,6 +40,7 @@ mod pauses;
 mod process;
 pub mod proot;
 mod provider;
+mod service;
 mod signal;
 mod slots;
 mod snapshot_facet;

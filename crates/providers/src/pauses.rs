@@ -54,6 +54,12 @@ pub trait Pauses: fmt::Debug + Send + Sync {
         Err(crate::Error::NotSupported("this provider cannot write a paused sandbox to disk".to_owned()))
     }
 
+    /// Returns whether the clock of a box's deadline stands still while it is paused, so that the deadline has to be set
+    /// again when it is resumed.
+    fn stops_clock(&self) -> bool {
+        self.can_suspend()
+    }
+
     /// Returns whether a box is on disk. Asks no other host.
     fn is_suspended(&self, id: &SandboxId) -> bool {
         let _ = id;

@@ -3,9 +3,7 @@
 use client::Error as Remote;
 
 use crate::Error;
-
-/// The longest text of the remote service that reaches a caller, in characters.
-const WORDS_CHARS_MAX: usize = 300;
+use crate::service::words::words;
 
 /// Name of the action of requesting a new box.
 pub(super) const START: &str = "start a box";
@@ -56,15 +54,6 @@ fn without_answer(action: &'static str, error: Remote) -> Error {
             Error::NoAnswer { action, source: error.into() }
         }
     }
-}
-
-/// Makes an untrusted text one line of at most [`WORDS_CHARS_MAX`] characters.
-pub(super) fn words(text: &str) -> String {
-    let mut words: String = text.chars().take(WORDS_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if words.len() < text.len() {
-        words.push('…');
-    }
-    words
 }
 
 #[cfg(test)]
@@ -123,12 +112,5 @@ mod test {
         let protocol = Remote::Protocol { url: "http://10.0.0.1".to_owned(), reason: "<html>hunter2".to_owned() };
         let text = fault("try", None, protocol).to_string();
         assert!(!text.contains("hunter2") && !text.contains("10.0.0.1"), "{text}");
-    }
-
-    #[test]
-    fn words_are_on_one_line_and_bounded() {
-        assert_eq!(words("a\nb\u{1b}[2Jc"), "a b [2Jc");
-        let long = words(&"ä".repeat(1000));
-        assert_eq!(long.chars().count(), WORDS_CHARS_MAX + 1);
     }
 }

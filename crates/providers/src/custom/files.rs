@@ -1,8 +1,5 @@
 //! Files: reads are streamed; writes are buffered if small and streamed if not.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use api::{TextEncoding, WriteFileRequest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -11,12 +8,11 @@ use client::{FileStream, Range};
 use domain::Timestamp;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, stream};
-use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use super::fault::fault;
 use super::guest::CustomGuest;
 use crate::guest::MODE_MAX;
+use crate::service::upload::watched;
 use crate::{
     ByteStream, Error, FileChange, FileChangeKind, FileChanges, FileContent, FileInfo, Guest, Result, Unpacked,
     WatchRow,
@@ -211,55 +207,15 @@ async fn upload<T, F: Future<Output = client::Result<T>>>(
     content: ByteStream,
     send: impl FnOnce(BoxStream<'static, std::io::Result<Bytes>>) -> F,
 ) -> Result<T> {
-    let state = Arc::new(Upload { taken: Mutex::new(Some(Instant::now())), failure: Mutex::new(None) });
-    let watched = Arc::clone(&state);
-    let content = stream::unfold((content, watched), |(mut content, state)| async move {
-        // Until the piece arrives, the service is not the one to wait for.
-        state.set_taken(None);
-        let piece = content.next().await;
-        state.set_taken(Some(Instant::now()));
-        let piece = match piece? {
-            Ok(piece) => Ok(piece),
-            Err(error) => {
-                *state.failure.lock() = Some(error);
-                Err(std::io::Error::other("the content failed"))
-            }
-        };
-        Some((piece, (content, state)))
-    });
+    let (content, progress) = watched(content);
     let _permit = guest.permit().await?;
     let answer = tokio::select! {
-        answer = send(content.boxed()) => answer,
-        () = state.stalled(guest.remote.timeout) => Err(client::Error::Timeout { after: guest.remote.timeout }),
+        answer = send(content) => answer,
+        () = progress.stalled(guest.remote.timeout) => Err(client::Error::Timeout { after: guest.remote.timeout }),
     };
-    match (answer, state.failure.lock().take()) {
+    match (answer, progress.failure()) {
         (Err(client::Error::Io(_)), Some(failure)) => Err(failure),
         (answer, _) => answer.map_err(|error| fault(action, guest.remote.boxes.generation(&guest.id), error)),
-    }
-}
-
-/// Progress of an upload.
-struct Upload {
-    /// Time when the remote service last took a piece; `None` while it waits for `content`.
-    taken: Mutex<Option<Instant>>,
-    failure: Mutex<Option<Error>>,
-}
-
-impl Upload {
-    fn set_taken(&self, at: Option<Instant>) {
-        *self.taken.lock() = at;
-    }
-
-    /// Waits until the remote service has done nothing for `timeout`.
-    async fn stalled(&self, timeout: Duration) {
-        loop {
-            let taken = *self.taken.lock();
-            let due = taken.unwrap_or_else(Instant::now) + timeout;
-            if due <= Instant::now() {
-                return;
-            }
-            tokio::time::sleep_until(due).await;
-        }
     }
 }
 

@@ -8,9 +8,10 @@ use guest_protocol::PORTS_MAX;
 use parking_lot::Mutex;
 
 use super::boxes::Known;
-use super::fault::{fault, words};
+use super::fault::fault;
 use super::guest::CustomGuest;
 use super::remote::Remote;
+use crate::service::words::words;
 use crate::{ByteStream, Error, ListeningPort, Result};
 
 const LIST: &str = "list the ports of a box";

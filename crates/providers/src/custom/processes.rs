@@ -19,9 +19,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::boxes::Known;
-use super::fault::{fault, words};
+use super::fault::fault;
 use super::guest::CustomGuest;
 use super::remote::Remote;
+use crate::service::words::words;
 use crate::{
     Attach, AttachFrom, Background, BackgroundStdin, ByteStream, Command, Control, Error, ExitStatus, Interactive,
     OutputEvent, ProcessAction, ProcessEvent, ProcessEvents, ProcessInfo, ProcessInput, Result, Signal, TerminalSize,

@@ -8,10 +8,12 @@ use client::{Client, Filter, Page};
 use domain::SandboxId;
 use parking_lot::Mutex;
 
-use super::boxes::{Boxes, Known};
-use super::fault::{fault, words};
+use super::boxes::Known;
+use super::fault::fault;
 use super::labels::{ID_LABEL, STORE_LABEL};
 use crate::provider::MEMORY_RECLAIM;
+use crate::service::boxes::Boxes;
+use crate::service::words::words;
 use crate::{Chain, Error, Facts, Isolation, LimitKind, Result};
 
 /// Number of sandboxes per request.
@@ -30,7 +32,7 @@ pub(super) struct Remote {
     pub(super) timeout: Duration,
     pub(super) provider: Option<String>,
     pub(super) label: String,
-    pub(super) boxes: Arc<Boxes>,
+    pub(super) boxes: Arc<Boxes<Known>>,
     pub(super) facts: Mutex<Option<Facts>>,
     /// True if the remote provider can hand back the memory of boxes; `None` until it is known.
     pub(super) reclaims: Mutex<Option<bool>>,

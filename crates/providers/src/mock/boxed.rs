@@ -8,13 +8,14 @@ use std::time::Duration;
 use bytes::BytesMut;
 use domain::SandboxId;
 use guest_protocol::CONSOLE_LINES_MAX;
+use guest_protocol::output::Room;
 use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::faults::Faults;
 use super::fs::{FileSystem, Now};
-use super::processes::table::Processes;
+use crate::kept_processes::Processes;
 use crate::{Result, Spec};
 
 /// Size of the file system if the request sets no limit, in bytes.
@@ -25,7 +26,7 @@ const LINE_BYTES_MAX: usize = 4096;
 pub(super) struct Boxed {
     fs: Mutex<FileSystem>,
     console: Mutex<Console>,
-    processes: Processes,
+    processes: Arc<Processes>,
     faults: Faults,
     stops: AtomicU32,
     execs: AtomicU32,
@@ -51,8 +52,10 @@ impl Boxed {
             0 => DISK_BYTES_DEFAULT,
             disk_mb => u64::from(disk_mb) * 1024 * 1024,
         };
+        let (dead, room) = (CancellationToken::new(), Room::of(spec.resources.memory_mb));
+        let processes = Processes::new(room, Arc::clone(&now), 0, dead.clone(), tasks.clone());
         Ok(Boxed {
-            processes: Processes::new(spec.resources.memory_mb, Arc::clone(&now)),
+            processes: Arc::new(processes),
             fs: Mutex::new(match files {
                 Some(files) => files.copy(bytes_max)?,
                 None => FileSystem::new(bytes_max, now)?,
@@ -63,7 +66,7 @@ impl Boxed {
             execs: AtomicU32::new(0),
             snapshots: AtomicU32::new(0),
             deadline: Mutex::default(),
-            dead: CancellationToken::new(),
+            dead,
             tasks,
             slots: None,
         })
@@ -76,7 +79,8 @@ impl Boxed {
 
     /// Makes this box a slot of `host`, which ends with it.
     pub(super) fn in_box(self, host: &Boxed) -> Boxed {
-        Boxed { dead: host.dead.child_token(), ..self }
+        let dead = host.dead.child_token();
+        Boxed { processes: Arc::new(self.processes.ending_with(dead.clone())), dead, ..self }
     }
 
     /// Returns the slots, or `None` if the box was not made to hold any.
@@ -122,7 +126,7 @@ impl Boxed {
         self.fs.lock()
     }
 
-    pub(super) fn processes(&self) -> &Processes {
+    pub(super) fn processes(&self) -> &Arc<Processes> {
         &self.processes
     }
 

@@ -94,7 +94,8 @@ impl Guest for MockGuest {
     }
 
     async fn start_process(&self, command: Command, background: Background) -> Result<ProcessInfo> {
-        self.command(|| processes::start(&self.inside, command, background)).await
+        self.command(|| Ok(())).await?;
+        self.alive(processes::start(&self.inside, command, background)).await
     }
 
     async fn processes(&self) -> Result<Vec<ProcessInfo>> {
@@ -102,19 +103,19 @@ impl Guest for MockGuest {
     }
 
     async fn attach_process(&self, process: u64, attach: Attach) -> Result<ProcessEvents> {
-        self.alive(async { processes::attach(&self.inside, process, attach) }).await
+        self.alive(async { self.inside.processes().attach(process, attach) }).await
     }
 
     async fn process_input(&self, process: u64, content: ByteStream, end: bool) -> Result<()> {
-        self.alive(processes::input(&self.inside, process, content, end)).await
+        self.alive(self.inside.processes().input(process, content, end)).await
     }
 
     async fn control_process(&self, process: u64, action: ProcessAction) -> Result<()> {
-        self.alive(processes::control(&self.inside, process, action)).await
+        self.alive(self.inside.processes().control(process, action)).await
     }
 
     async fn remove_process(&self, process: u64) -> Result<()> {
-        self.alive(processes::remove(&self.inside, process)).await
+        self.alive(self.inside.processes().remove(process)).await
     }
 
     async fn read_file(&self, path: &str, offset: u64, length: Option<u64>) -> Result<FileContent> {

@@ -3,8 +3,8 @@
 //! left.
 
 mod exec;
-mod fake_service;
-mod harness;
+pub(crate) mod fake_service;
+pub(crate) mod harness;
 mod health;
 mod pauses;
 mod ports;

@@ -7,6 +7,7 @@ mod agent;
 mod bridge;
 mod custom;
 mod docker;
+mod e2b;
 mod firecracker;
 mod image_store;
 mod mock;

@@ -38,6 +38,7 @@ pub(super) fn finish(draft: &mut Draft) {
     egress(draft);
     worker_token(draft);
     custom_provider(draft);
+    e2b_provider(draft);
     warm_pool(draft);
     default_provider(draft);
     docker(draft);
@@ -180,6 +181,7 @@ fn default_provider(draft: &mut Draft) {
             "firecracker" => Some(("firecracker", firecracker)),
             "proot" => Some(("proot", proot)),
             "mock" => Some(("mock", providers.mock.enabled)),
+            "e2b" => Some(("e2b", providers.e2b.enabled)),
             _ if *name == providers.custom.name => Some(("custom", providers.custom.enabled)),
             _ => None,
         },
@@ -201,7 +203,7 @@ fn default_provider(draft: &mut Draft) {
         }
         None => {
             format!(
-                "must be auto, native, docker, firecracker, proot, mock or {} (`providers.custom.name`)",
+                "must be auto, native, docker, firecracker, proot, mock, e2b or {} (`providers.custom.name`)",
                 providers.custom.name
             )
         }
@@ -210,7 +212,7 @@ fn default_provider(draft: &mut Draft) {
     draft.fault("providers.default", &source, message);
 }
 
-/// Names of other providers, present or planned.
+/// Names of other providers.
 const NAMES: [&str; 6] = ["native", "docker", "firecracker", "proot", "mock", "e2b"];
 
 fn custom_provider(draft: &mut Draft) {
@@ -233,6 +235,18 @@ fn custom_provider(draft: &mut Draft) {
             &source,
             "needs the URL of a service; set `providers.custom.base_url`, for example to https://boxes.example.com",
         );
+    }
+}
+
+/// Checks that the account of the provider has a key.
+fn e2b_provider(draft: &mut Draft) {
+    const ENABLED: &str = "providers.e2b.enabled";
+    let e2b = &draft.config.providers.e2b;
+    // A value that is at fault has been reported already.
+    if e2b.enabled && e2b.api_key.is_none() && !draft.has_fault_of_secret("providers.e2b.api_key") {
+        let source = draft.source(ENABLED);
+        let message = "needs the key of an account; set `providers.e2b.api_key` or `providers.e2b.api_key_file`";
+        draft.fault(ENABLED, &source, message);
     }
 }
 

@@ -22,7 +22,9 @@ pub use egress::{DefaultEgress, Egress, OwnerEgress, Secrets};
 pub use images::{Images, Registry};
 pub use limits::{Defaults, Limits, Overflow, Retention, Snapshots};
 pub use ports::Ports;
-pub use providers::{Absent, Custom, DefaultProvider, Docker, DockerTls, Enabled, Mock, Native, Proot, Providers};
+pub use providers::{
+    Custom, DefaultProvider, Docker, DockerTls, E2b, E2bTemplate, Enabled, Mock, Native, Proot, Providers,
+};
 pub use warm_pool::WarmPool;
 pub use workers::{Leases, Worker, WorkerSelf};
 

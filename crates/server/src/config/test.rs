@@ -242,6 +242,7 @@ fn clear_maps(config: &mut Config) {
     config.egress.lists.clear();
     config.egress.owners.clear();
     config.warm_pool.clear();
+    config.providers.e2b.templates.clear();
 }
 
 #[test]

@@ -121,6 +121,22 @@ pub(super) const ENGINE: Text<String> = text("an absolute path, unix:///path or 
 pub(super) const IMAGE: Text<String> =
     text("the name of an image, such as host", |text| if_so(text.len() <= 512 && is_plain(text, b""), text));
 
+/// Rule for the names of entries that are images.
+pub(super) const BY_IMAGE: EntryName = EntryName {
+    check: |text| {
+        const BE: &str = "does not name an image; write it as a spawn does, such as python:3.12";
+        if_so((1..=512).contains(&text.len()) && is_plain(text, b""), text).ok_or_else(|| BE.to_owned())
+    },
+    is_host: true,
+};
+
+/// A domain, maybe with a port.
+pub(super) const DOMAIN: Text<String> =
+    text("a domain, and a port if it needs one, such as boxes.example.com or boxes.example.com:8443", |text| {
+        // As a registry, which has aliases.
+        registry(text).map(|_| text.to_ascii_lowercase())
+    });
+
 /// A short name, such as that of a provider.
 pub(super) const LABEL: Text<String> =
     text("1 to 128 letters, digits, `.`, `_` or `-`", |text| if_so(is_label(text), text));

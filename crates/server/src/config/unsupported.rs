@@ -4,7 +4,7 @@
 //! sets one relies on its effect.
 
 /// Sections and keys; everything below a section belongs to it.
-const UNSUPPORTED: &[&str] = &["events", "providers.e2b"];
+const UNSUPPORTED: &[&str] = &["events"];
 
 /// Fault message for such a key.
 pub(super) const MESSAGE: &str = "is not supported by this version of Tidebox; remove it";
@@ -35,7 +35,7 @@ mod test {
     #[test]
     fn a_name_below_an_unsupported_section_is_unsupported() {
         assert!(is_unsupported("events"));
-        assert!(is_unsupported("providers.e2b.api_key"));
+        assert!(is_unsupported("events.size"));
         assert!(!is_unsupported("eventss"));
         assert!(!is_unsupported("server.port"));
     }
@@ -43,7 +43,7 @@ mod test {
     #[test]
     fn a_variable_is_known_by_its_section() {
         assert_eq!(from_variable("EVENTS_SIZE"), Some("events.size".to_owned()));
-        assert_eq!(from_variable("PROVIDERS_E2B"), Some("providers.e2b".to_owned()));
+        assert_eq!(from_variable("EVENTS"), Some("events".to_owned()));
         assert_eq!(from_variable("EVENTSS"), None);
     }
 }

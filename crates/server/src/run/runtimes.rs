@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use domain::Resources;
 use images::{Images, ImagesConfig, RegistryConfig, Reserve};
 use providers::custom::{Custom, CustomConfig};
 use providers::docker::{Docker, DockerConfig, DockerTls};
+use providers::e2b::{E2b, E2bConfig, Template};
 use providers::firecracker::{DriveRate, Firecracker, FirecrackerConfig};
 use providers::mock::Mock;
 use providers::native::{Native, NativeConfig};
@@ -14,7 +16,7 @@ use providers::{Chain, Provider};
 
 use super::failure::Failure;
 use crate::config::{self, Config, DefaultProvider, Enabled};
-use crate::control::SharedBoxes;
+use crate::control::{ORPHAN_GRACE, SharedBoxes};
 use crate::provider_registry::{Offer, Registry};
 use store::Store;
 use store::clock::Clock;
@@ -90,6 +92,7 @@ pub(super) async fn registry(
         providers.push((Arc::new(Mock::new(move || clock.now())), Offer::Always));
     }
     providers.extend(custom(config, store.as_ref())?);
+    providers.extend(e2b(config, store.as_ref(), clock)?);
     let named = match &config.providers.default {
         DefaultProvider::Auto => None,
         DefaultProvider::Named(name) => Some(name.as_str()),
@@ -251,4 +254,31 @@ fn custom(config: &Config, store: &dyn Store) -> Result<Option<Offered>, Failure
     })
     .map_err(|source| Failure::Provider { name: "custom", source })?;
     Ok(Some((Arc::new(custom), Offer::Always)))
+}
+
+fn e2b(config: &Config, store: &dyn Store, clock: &Arc<dyn Clock>) -> Result<Option<Offered>, Failure> {
+    let set = &config.providers.e2b;
+    let Some(api_key) = set.api_key.as_ref().filter(|_| set.enabled) else { return Ok(None) };
+    let template = |(image, template): (&String, &config::E2bTemplate)| {
+        let config::E2bTemplate { template, memory_mb, vcpus, disk_mb } = template.clone();
+        (image.clone(), Template { name: template.unwrap_or_else(|| image.clone()), memory_mb, vcpus, disk_mb })
+    };
+    let defaults = &config.defaults;
+    let e2b = E2bConfig {
+        api_key: api_key.expose().into(),
+        domain: set.domain.clone(),
+        base_url: set.base_url.clone(),
+        sandbox_url: set.sandbox_url.clone(),
+        ca_file: set.ca_file.clone(),
+        timeout: set.timeout,
+        user: set.user.clone(),
+        templates: set.templates.iter().map(template).collect(),
+        lifetime_max: set.max_lifetime,
+        grace: ORPHAN_GRACE,
+        usual: Resources { memory_mb: defaults.memory_mb, vcpus: defaults.vcpus, disk_mb: 0, pids: defaults.pids },
+        label: store.id().as_str().to_owned(),
+    };
+    let clock = Arc::clone(clock);
+    let e2b = E2b::open(e2b, move || clock.now()).map_err(|source| Failure::Provider { name: "e2b", source })?;
+    Ok(Some((Arc::new(e2b), Offer::Always)))
 }

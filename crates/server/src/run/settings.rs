@@ -56,7 +56,7 @@ pub(super) fn policy(config: &Config, as_worker: bool) -> Policy {
             },
             machine::measure(&config.data_dir),
         ),
-        services: config.providers.custom.enabled.then(|| config.providers.custom.name.clone()).into_iter().collect(),
+        services: services(config),
         queue: QueuePolicy {
             enabled: defaults.spawn_overflow == Overflow::Queue,
             pool: config.pool.overflow == Overflow::Queue,
@@ -91,6 +91,13 @@ pub(super) fn policy(config: &Config, as_worker: bool) -> Policy {
         has_workers: !config.workers.is_empty(),
         warm_pool: config.warm_pool.iter().map(warm_entry).collect(),
     }
+}
+
+/// Returns the names of the providers whose boxes another service makes.
+fn services(config: &Config) -> Vec<String> {
+    let custom = config.providers.custom.enabled.then(|| config.providers.custom.name.clone());
+    let e2b = config.providers.e2b.enabled.then(|| providers::e2b::NAME.to_owned());
+    custom.into_iter().chain(e2b).collect()
 }
 
 fn warm_entry((name, config): (&String, &WarmPool)) -> WarmEntry {

@@ -15,6 +15,7 @@ mod crash;
 mod custom;
 mod docker;
 mod e2b;
+mod e2b_provider;
 mod egress;
 mod events;
 mod examples;

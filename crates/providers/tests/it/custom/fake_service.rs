@@ -1,4 +1,4 @@
-//! A service whose answers a test can replace. All others are those of a correct service.
+//! A service whose answers a test can replace. All others are those of a correct service of Tidebox.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -21,8 +21,14 @@ pub(crate) struct Received {
 /// An answer to send.
 pub(crate) enum Reply {
     Json(u16, Value),
+    /// A success without a body.
+    Empty(u16),
     /// A whole response as sent on the wire. The connection ends after it.
     Raw(String),
+    /// The same, of any bytes.
+    Bytes(Vec<u8>),
+    /// These bytes, and then nothing, until the client closes the connection.
+    Held(Vec<u8>),
     /// This text, and then the same megabyte until the connection breaks.
     Endless(&'static str),
     /// No answer, until the client closes the connection.
@@ -30,6 +36,8 @@ pub(crate) enum Reply {
 }
 
 type Tell = dyn Fn(&Received) -> Option<Reply> + Send + Sync;
+/// Answers of a correct service.
+type Answer = fn(&mut State, &Received) -> Reply;
 
 pub(crate) struct FakeService {
     pub(crate) url: String,
@@ -38,6 +46,7 @@ pub(crate) struct FakeService {
 
 struct Shared {
     tell: Box<Tell>,
+    answer: Answer,
     state: Mutex<State>,
     asked: Mutex<Vec<Received>>,
     /// Number of bytes of endless answers that were sent.
@@ -47,17 +56,26 @@ struct Shared {
 
 /// Sandboxes that a correct service would have.
 #[derive(Default)]
-struct State {
-    made: u32,
-    boxes: Vec<Value>,
+pub(crate) struct State {
+    pub(crate) made: u32,
+    pub(crate) boxes: Vec<Value>,
 }
 
 impl FakeService {
     pub(crate) fn telling(tell: impl Fn(&Received) -> Option<Reply> + Send + Sync + 'static) -> FakeService {
+        FakeService::serving(State::answer, tell)
+    }
+
+    /// Starts a service with the answers of `tell`, and for the rest those of `answer`.
+    pub(crate) fn serving(
+        answer: Answer,
+        tell: impl Fn(&Received) -> Option<Reply> + Send + Sync + 'static,
+    ) -> FakeService {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let shared = Arc::new(Shared {
             tell: Box::new(tell),
+            answer,
             state: Mutex::default(),
             asked: Mutex::default(),
             endless: AtomicU64::new(0),
@@ -79,6 +97,11 @@ impl FakeService {
     /// Returns the requests whose line begins with this text.
     pub(crate) fn asked(&self, line: &str) -> Vec<Received> {
         self.shared.asked.lock().unwrap().iter().filter(|asked| asked.line.starts_with(line)).cloned().collect()
+    }
+
+    /// Returns the sandboxes, to change them.
+    pub(crate) fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap()
     }
 
     /// Returns the number of sandboxes.
@@ -104,7 +127,7 @@ impl Shared {
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         while let Some(asked) = read(&mut stream) {
             self.asked.lock().unwrap().push(asked.clone());
-            let say = (self.tell)(&asked).unwrap_or_else(|| self.state.lock().unwrap().answer(&asked));
+            let say = (self.tell)(&asked).unwrap_or_else(|| (self.answer)(&mut self.state.lock().unwrap(), &asked));
             match say {
                 Reply::Json(status, body) => {
                     let body = body.to_string();
@@ -116,8 +139,17 @@ impl Shared {
                         return;
                     }
                 }
+                Reply::Empty(status) => {
+                    if stream.write_all(format!("HTTP/1.1 {status} X\r\n\r\n").as_bytes()).is_err() {
+                        return;
+                    }
+                }
                 Reply::Raw(answer) => {
                     let _ = stream.write_all(answer.as_bytes());
+                    return;
+                }
+                Reply::Bytes(answer) => {
+                    let _ = stream.write_all(&answer);
                     return;
                 }
                 Reply::Endless(head) => {
@@ -127,6 +159,11 @@ impl Shared {
                         go = stream.write_all(&piece).is_ok();
                         self.endless.fetch_add(piece.len() as u64, Ordering::SeqCst);
                     }
+                    return;
+                }
+                Reply::Held(answer) => {
+                    let _ = stream.write_all(&answer);
+                    let _ = stream.read(&mut [0]);
                     return;
                 }
                 Reply::Nothing => {

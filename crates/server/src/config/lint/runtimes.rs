@@ -102,10 +102,14 @@ pub(super) fn registries(config: &Config, report: &mut Report) {
 pub(super) fn peers(config: &Config, report: &mut Report) {
     let custom = &config.providers.custom;
     let custom = custom.enabled.then_some(("providers.custom.base_url".to_owned(), &custom.base_url));
+    let e2b = &config.providers.e2b;
+    let e2b = [("base_url", &e2b.base_url), ("sandbox_url", &e2b.sandbox_url)]
+        .into_iter()
+        .filter_map(|(key, url)| Some((format!("providers.e2b.{key}"), url.as_ref().filter(|_| e2b.enabled)?)));
     let workers = config.workers.iter().map(|(id, worker)| (format!("workers.{id}.url"), &worker.url));
     let plane = &config.worker.control_plane;
     let plane = (!plane.is_empty()).then_some(("worker.control_plane".to_owned(), plane));
-    for (key, url) in custom.into_iter().chain(workers).chain(plane) {
+    for (key, url) in custom.into_iter().chain(e2b).chain(workers).chain(plane) {
         if is_in_the_clear(url) {
             report.warn(key, "uses http: its key and all data are sent unencrypted", "use https");
         } else {

@@ -258,6 +258,12 @@ fn keys_for_others_do_not_go_in_the_clear() {
     check("worker.control_plane", &[(&plane("http://c.test"), Warn), (&plane("https://c.test"), Pass)]);
     let custom = |url: &str| format!("providers: {{custom: {{enabled: true, base_url: '{url}'}}}}");
     check("providers.custom.base_url", &[(&custom("http://b.test"), Warn), (&custom("https://b.test"), Pass)]);
+    let e2b = |url: &str| {
+        format!("providers: {{e2b: {{enabled: true, api_key: k, base_url: '{url}', sandbox_url: '{url}'}}}}")
+    };
+    for key in ["providers.e2b.base_url", "providers.e2b.sandbox_url"] {
+        check(key, &[(&e2b("http://b.test"), Warn), (&e2b("https://b.test"), Pass)]);
+    }
 }
 
 #[test]

@@ -1,20 +1,23 @@
 //! Settings of the providers.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use domain::Resources;
 use images::PullPolicy;
 use serde_json::{Value as Json, json};
 
-use super::super::declare::{Nested, SecretOrFile, section};
+use super::super::declare::{Nested, SecretOrFile, Sections, section};
 use super::super::read::{
     COUNT_MAX, Configurable, Kind, LATER_FILE, LATER_PRIVATE_FILE, List, Number, Optional, OrEmpty, Read, Reader,
     Words, flag, must, text_of,
 };
 use super::super::secret::Secret;
 use super::super::text::{
-    CAPABILITY, CAPABILITY_OR_ALL, CGROUP, ENGINE, LABEL, NETWORK_MODE, SUBIDS, Special, TMPFS, URL, User, is_label,
+    BY_IMAGE, CAPABILITY, CAPABILITY_OR_ALL, CGROUP, DOMAIN, ENGINE, IMAGE, LABEL, NETWORK_MODE, SUBIDS, Special,
+    TMPFS, URL, USER_NAME, User, is_label,
 };
 use super::super::tree::Value;
 use super::access::Auth;
@@ -28,15 +31,15 @@ const DRIVE_OPERATIONS: RangeInclusive<u32> = 0..=1_000_000_000;
 section! {
     /// Providers that run the boxes.
     pub struct Providers {
-        /// Default provider of a spawn: `auto`, `native`, `docker`, `firecracker`, `proot`, `mock`
-        /// or the name of custom. `auto` is the first healthy one of native, docker and proot.
+        /// Default provider of a spawn: `auto`, `native`, `docker`, `firecracker`, `proot`, `mock`,
+        /// `e2b` or the name of custom. `auto` is the first healthy one of native, docker and proot.
         pub default: DefaultProvider = "auto",
         pub native: Native as Nested,
         pub docker: Docker as Nested,
         pub proot: Proot as Nested,
         pub mock: Mock as Nested,
         pub firecracker: Firecracker as Nested,
-        pub e2b: Absent as Nested,
+        pub e2b: E2b as Nested,
         pub custom: Custom as Nested,
     }
 }
@@ -55,10 +58,9 @@ impl Configurable for DefaultProvider {
         Special {
             read: |value, _| {
                 // The check of the whole configuration finds out whether there is one of that name.
-                const BE: &str = "auto, native, docker, firecracker, proot, mock or the name of custom";
+                const BE: &str = "auto, native, docker, firecracker, proot, mock, e2b or the name of custom";
                 match text_of(value, BE)? {
                     "auto" => Ok(DefaultProvider::Auto),
-                    "e2b" => Err(format!("e2b is not supported by this version of Tidebox; write {BE}")),
                     name if is_label(name) => Ok(DefaultProvider::Named(name.to_owned())),
                     _ => must(BE, value),
                 }
@@ -94,12 +96,6 @@ struct Offer<T>(fn(Enabled) -> Read<T>);
 
 /// Reader of whether a provider is offered that `auto` does not offer.
 const ONLY_IF_TRUE: Offer<bool> = Offer(|enabled| Ok(enabled == Enabled::True));
-
-/// Reader of whether a provider is offered that this version does not have.
-const NEVER: Offer<bool> = Offer(|enabled| match enabled {
-    Enabled::True => Err("this version of Tidebox does not have this provider; set it to false".to_owned()),
-    Enabled::Auto | Enabled::False => Ok(false),
-});
 
 impl<T: 'static> Kind for Offer<T> {
     fn schema(&self) -> Json {
@@ -292,10 +288,45 @@ section! {
 }
 
 section! {
-    /// Provider that this version does not have.
-    pub struct Absent {
-        /// `false`, or `auto`, which is `false`: this version does not have the provider.
-        pub enabled: bool = "false" as NEVER,
+    /// Sandboxes of the E2B cloud, or of another service with its API, such as another Tidebox.
+    pub struct E2b {
+        /// True to offer sandboxes of an E2B account, which cost money; `auto` counts as `false`.
+        pub enabled: bool = "false" as ONLY_IF_TRUE,
+        /// API key of the account.
+        pub api_key: Option<Secret> as SecretOrFile,
+        /// Domain of the service, with a port if it is not 443: `api.<domain>` is its API, and each sandbox has
+        /// a host name below it.
+        pub domain: String = "e2b.app" as DOMAIN,
+        /// Base URL of the API. Unset: `https://api.<domain>`.
+        pub base_url: Option<String> as Optional(URL),
+        /// Base URL of all sandboxes, for a service without wildcard host names. Unset: host names below the
+        /// domain.
+        pub sandbox_url: Option<String> as Optional(URL),
+        /// PEM file of the authorities to trust for the service, instead of the system's.
+        pub ca_file: Option<PathBuf>,
+        /// Maximum time until one of its responses begins.
+        pub timeout: Duration = "30s",
+        /// User that commands and file operations act as in a sandbox. `/workspace` belongs to it.
+        pub user: String = "root" as USER_NAME,
+        /// Maximum lifetime that the account's plan allows a sandbox.
+        pub max_lifetime: Duration = "24h",
+        /// Templates by the name of the image in a spawn. Any other image is the name of a template itself.
+        pub templates: BTreeMap<String, E2bTemplate> as Sections(BY_IMAGE),
+    }
+}
+
+section! {
+    /// Template that sandboxes of an image are made from.
+    pub struct E2bTemplate {
+        /// Name or id of the template in the account. Unset: the name of the image.
+        pub template: Option<String> as Optional(IMAGE),
+        /// Memory of the template's sandboxes in MiB. A spawn may ask for exactly this `memory_mb`. Unset: a
+        /// spawn may not name a size.
+        pub memory_mb: Option<u32> as Optional(Number(Resources::MEMORY_MB.0..=Resources::MEMORY_MB.1)),
+        /// Virtual CPUs of the template's sandboxes, likewise.
+        pub vcpus: Option<u32> as Optional(Number(Resources::VCPUS.0..=Resources::VCPUS.1)),
+        /// Disk of the template's sandboxes in MiB, likewise.
+        pub disk_mb: Option<u32> as Optional(Number(1..=Resources::DISK_MB.1)),
     }
 }
 

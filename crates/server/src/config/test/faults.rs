@@ -21,14 +21,7 @@ fn what_this_version_lacks_is_never_ignored() {
         &[&format!("events.image (@): {LINE}"), &format!("events.size (@): {LINE}")],
     );
     check("events:\n", &[&format!("events (@): {LINE}")]);
-    check("providers: {e2b: {base_url: 'http://b'}}", &[&format!("providers.e2b.base_url (@): {LINE}")]);
     check_env("TIDEBOX_EVENTS_SIZE", "1", &format!("events.size (TIDEBOX_EVENTS_SIZE): {LINE}"));
-    check(
-        "providers: {default: e2b}",
-        &[
-            "providers.default (@): e2b is not supported by this version of Tidebox; write auto, native, docker, firecracker, proot, mock or the name of custom",
-        ],
-    );
     check(
         "database: {url: 'postgres://u:hunter2@db/x'}",
         &[
@@ -38,17 +31,30 @@ fn what_this_version_lacks_is_never_ignored() {
 }
 
 #[test]
-fn a_provider_that_this_version_lacks_may_be_off_and_not_on() {
-    const LINE: &str = "this version of Tidebox does not have this provider; set it to false";
-    let enabled = |value: &str| format!("providers: {{e2b: {{enabled: {value}}}}}");
-    check(&enabled("false"), &[]);
-    check(&enabled("auto"), &[]);
-    check(&enabled("true"), &[&format!("providers.e2b.enabled (@): {LINE}")]);
-    check_env(
-        "TIDEBOX_PROVIDERS_E2B_ENABLED",
-        "true",
-        &format!("providers.e2b.enabled (TIDEBOX_PROVIDERS_E2B_ENABLED): {LINE}"),
+fn an_account_needs_a_key_and_its_domain_is_one() {
+    let e2b = |keys: &str| format!("providers: {{e2b: {{{keys}}}}}");
+    for fine in ["enabled: false", "enabled: auto", "enabled: true, api_key: k", "base_url: 'https://api.b.test'"] {
+        check(&e2b(fine), &[]);
+    }
+    const NO_KEY: &str = "providers.e2b.enabled (@): needs the key of an account; set `providers.e2b.api_key` or \
+                          `providers.e2b.api_key_file`";
+    check(&e2b("enabled: true"), &[NO_KEY]);
+    check(&e2b("templates: {'python:3.12': {template: py, memory_mb: 1024}, base: {vcpus: 2}}"), &[]);
+    check(
+        &e2b("templates: {'a b': {template: py}}"),
+        &["providers.e2b.templates.a b.template (@): does not name an image; write it as a spawn does, such as \
+           python:3.12"],
     );
+    check(
+        &e2b("domain: 'https://e2b.app'"),
+        &["providers.e2b.domain (@): must be a domain, and a port if it needs one, such as boxes.example.com or \
+           boxes.example.com:8443, not `https://e2b.app`"],
+    );
+    check(
+        "providers: {default: e2b}",
+        &["providers.default (@): names a provider that is not enabled; set `providers.e2b.enabled` to true"],
+    );
+    check("providers: {default: e2b, e2b: {enabled: true, api_key: k}}", &[]);
 }
 
 #[test]
@@ -113,7 +119,7 @@ fn a_bad_word_is_told_the_words() {
     check(
         "providers: {default: podman}",
         &[
-            "providers.default (@): must be auto, native, docker, firecracker, proot, mock or custom (`providers.custom.name`)",
+            "providers.default (@): must be auto, native, docker, firecracker, proot, mock, e2b or custom (`providers.custom.name`)",
         ],
     );
     check(
@@ -127,7 +133,7 @@ fn a_bad_word_is_told_the_words() {
     check(
         "providers: {default: [native]}",
         &[
-            "providers.default (@): must be auto, native, docker, firecracker, proot, mock or the name of custom, not a list",
+            "providers.default (@): must be auto, native, docker, firecracker, proot, mock, e2b or the name of custom, not a list",
         ],
     );
     check("providers: {native: {enabled: 1}}", &["providers.native.enabled (@): must be auto, true or false, not 1"]);

@@ -71,8 +71,8 @@ impl Control {
         let before = until.map(|_| sandbox.expires_at);
         self.resume_box(pauses, id, before).await.map_err(|error| self.pause_error(&sandbox, error))?;
         self.publish(EventType::SandboxResumed, Some(id), json!({"provider": sandbox.provider, "reason": reason}));
-        // The clock of its deadline stood still while it was on disk.
-        if pauses.can_suspend() || until.is_some() {
+        // The clock of its deadline may have stood still: while it was on disk, or while another service kept it.
+        if pauses.stops_clock() || until.is_some() {
             let left = clock::between(self.now(), resumed.expires_at) + ORPHAN_GRACE;
             let moved = async { runtime.guest(id).await?.set_deadline(left).await };
             moved.await.map_err(|error| self.pause_error(&sandbox, error))?;

@@ -1,6 +1,7 @@
 //! The background processes of a box, with what is kept of each.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,38 +13,69 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::agent::{INPUT_STALL_MAX, input_stalled};
-use crate::mock::fs::Now;
-use crate::{Control, Error, ExitStatus, ProcessInfo, Result};
+use crate::{Control, Error, ExitStatus, ProcessInfo, Result, TerminalSize};
 
 /// Maximum number of processes that run at once: what a box lists beside those that have ended.
 const RUNNING_MAX: usize = PROCESSES_MAX - PROCESSES_ENDED_MAX;
-/// Process id of the first process of a box; that of the others is as much above it as their number.
-const FIRST_PID: u64 = 1;
+
+/// Clock of the times of processes.
+pub(crate) type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// The background processes of a box.
-pub(in crate::mock) struct Processes {
+pub(crate) struct Processes {
     pub(super) table: Mutex<Table>,
     pub(super) room: Arc<Room>,
     pub(super) now: Now,
+    /// Cancelled when the box has ended.
+    pub(super) dead: CancellationToken,
+    /// Tasks that keep output.
+    pub(super) tasks: TaskTracker,
 }
 
-#[derive(Default)]
+impl fmt::Debug for Processes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Processes").finish_non_exhaustive()
+    }
+}
+
 pub(super) struct Table {
     pub(super) by_number: BTreeMap<u64, Arc<Process>>,
+    /// Names of processes that are being started, by number.
+    pub(super) starting: BTreeMap<u64, Option<String>>,
     /// Number of the process that was started last.
     pub(super) last: u64,
 }
 
 impl Processes {
-    /// Makes the empty table of a box with `memory_mb` mebibytes of memory. Times are from `now`.
-    pub(in crate::mock) fn new(memory_mb: u32, now: Now) -> Processes {
-        Processes { table: Mutex::default(), room: Room::of(memory_mb), now }
+    /// Makes the empty table of a box that ends with `dead`, with `room` for its output. Times are from `now`, and
+    /// numbers begin after `last`.
+    pub(crate) fn new(room: Arc<Room>, now: Now, last: u64, dead: CancellationToken, tasks: TaskTracker) -> Processes {
+        let table = Mutex::new(Table { by_number: BTreeMap::new(), starting: BTreeMap::new(), last });
+        Processes { table, room, now, dead, tasks }
+    }
+
+    /// Returns an empty table like this one, of a box that ends with `dead`.
+    pub(crate) fn ending_with(&self, dead: CancellationToken) -> Processes {
+        let last = self.table.lock().last;
+        Processes::new(Arc::clone(&self.room), Arc::clone(&self.now), last, dead, self.tasks.clone())
+    }
+
+    /// Returns whether a process with this number is kept.
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.table.lock().by_number.contains_key(&number)
+    }
+
+    /// Returns whether a process with this number is being started.
+    pub(crate) fn is_starting(&self, number: u64) -> bool {
+        self.table.lock().starting.contains_key(&number)
     }
 
     /// Describes all processes, by number.
-    pub(in crate::mock) fn list(&self) -> Vec<ProcessInfo> {
+    pub(crate) fn list(&self) -> Vec<ProcessInfo> {
         self.table.lock().by_number.values().map(|process| process.info()).collect()
     }
 
@@ -76,9 +108,11 @@ impl Processes {
 impl Table {
     /// Refuses a process that is one too many, or has the name of another that runs.
     pub(super) fn check(&self, name: Option<&str>) -> Result<()> {
-        let mut running = self.by_number.values().filter(|process| process.exit().is_none());
+        let running = self.by_number.values().filter(|process| process.exit().is_none());
+        let running = running.map(|process| process.name.as_deref());
+        let mut running = running.chain(self.starting.values().map(Option::as_deref));
         if let Some(name) = name
-            && running.clone().any(|process| process.name.as_deref() == Some(name))
+            && running.clone().any(|other| other == Some(name))
         {
             return Err(Error::Conflict(format!(
                 "a process named `{name}` is already running; attach to it, or end it first"
@@ -128,6 +162,8 @@ pub(super) struct Process {
     pub(super) command: String,
     pub(super) started: Timestamp,
     pub(super) note: Option<String>,
+    pub(super) pid: u32,
+    pub(super) terminal: Mutex<Option<TerminalSize>>,
     pub(super) pace: Pace,
     pub(super) began: Instant,
     /// Time of the end.
@@ -162,21 +198,17 @@ impl Process {
             process: self.number,
             name: self.name.clone(),
             command: self.command.clone(),
-            pid: exit.is_none().then(|| self.pid()),
-            ended_pid: exit.is_some().then(|| self.pid()),
+            pid: exit.is_none().then_some(self.pid),
+            ended_pid: exit.is_some().then_some(self.pid),
             is_stdin_open: *self.takes_input.borrow(),
             note: self.note.clone().filter(|note| exit.is_none() || note.len() <= PROCESS_NOTE_KEPT_BYTES_MAX),
-            terminal: None,
+            terminal: *self.terminal.lock(),
             started: self.started,
             exit,
             first: ring.first(),
             end: ring.end(),
             readers: *self.readers.borrow(),
         }
-    }
-
-    fn pid(&self) -> u32 {
-        u32::try_from(FIRST_PID + self.number).unwrap_or(u32::MAX)
     }
 
     /// Returns the exit once it has ended.
