@@ -14,7 +14,7 @@ use tokio::task::yield_now;
 use super::path::{RawPath, check, split};
 use super::write::{PIECE_BYTES, Parents, write_all};
 use super::xattrs;
-use crate::failure::{Result, invalid, refused};
+use crate::failure::{Result, invalid, not_supported, refused};
 
 /// Mode of a new file.
 const MODE_NEW: u32 = 0o644;
@@ -35,7 +35,9 @@ pub(crate) async fn write(request: &WriteFile, mut body: Incoming) -> Result<()>
     own(&file).map_err(|errno| refused(path, errno))?;
     if let Some(new) = &request.xattrs {
         xattrs::replace(&file, new).map_err(|errno| match errno {
-            Errno::NOTSUP => invalid(format!("{path}: its file system keeps no attributes; leave the metadata out")),
+            Errno::NOTSUP => {
+                not_supported(format!("{path}: its file system keeps no extended attributes; leave the metadata out"))
+            }
             errno => refused(path, errno),
         })?;
     }

@@ -147,8 +147,8 @@ mod test {
     use super::*;
 
     fn base(plane: &DataPlane, domain: Option<&str>) -> String {
-        client::install_crypto();
-        let (http, user) = (Client::new(), "root".to_owned());
+        let (http, _) = client::open_http("http://127.0.0.1", client::Options::default()).unwrap();
+        let user = "root".to_owned();
         Envd::new(http, plane, "far-1", domain, None, user, Duration::from_secs(1)).base
     }
 
