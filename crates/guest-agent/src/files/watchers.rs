@@ -286,9 +286,9 @@ mod test {
         let watchers = Watchers { idle_max: Duration::from_millis(50), ..Watchers::default() };
         let watcher = add(&watchers, dir.path()).await;
         let gone = watchers.by_number.borrow()[&watcher.watcher].takers.clone().unwrap();
-        // Its thread has the other end of this channel.
+        // Its thread has the other end of this channel. Longer than the bound, because each question renews it.
         while gone.send(oneshot::channel().0).is_ok() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
         }
         assert!(!is_there(&watchers, watcher).await);
         add(&watchers, dir.path()).await;

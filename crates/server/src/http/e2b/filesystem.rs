@@ -1,6 +1,6 @@
 //! `filesystem.Filesystem`: files and directories of a sandbox, as one of its users.
 
-mod changes;
+pub mod changes;
 mod wire;
 
 use axum::extract::Request;
@@ -17,8 +17,6 @@ use crate::control::Error;
 use crate::http::error::{ApiError, Result, RpcCode, rpc};
 use crate::http::request_memory::{LIST_BYTES, Meter};
 use crate::http::state::Api;
-
-pub use self::changes::{create_watcher, remove_watcher, watch_dir, watcher_events};
 
 /// Deepest list.
 const DEPTH_MAX: u32 = 64;

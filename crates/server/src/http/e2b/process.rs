@@ -3,7 +3,7 @@
 //! A process belongs to the sandbox, not to the call that started it: it ends by itself, at its deadline, by a signal,
 //! or with the sandbox. It waits for each of its streams while it has any, so that none of them loses output.
 
-mod input;
+pub mod input;
 mod output;
 mod table;
 mod wire;
@@ -29,8 +29,6 @@ use crate::control::{AttachedProcess, Error, ExecCommand, ExecRequest, ProcessRe
 use crate::http::error::{ApiError, Result, RpcCode, rpc};
 use crate::http::request_memory::LIST_BYTES;
 use crate::http::state::Api;
-
-pub use self::input::{close_stdin, send_input, stream_input};
 
 /// Longest wait for the end of a process that was killed. A caller who hears of the kill may look for its pid.
 const KILL_WAIT: Duration = Duration::from_secs(2);
