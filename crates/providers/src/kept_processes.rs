@@ -11,7 +11,7 @@ use domain::Timestamp;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 use guest_protocol::frame::Kind;
-use guest_protocol::output::{BURST_BYTES, BURST_PAUSE, LOSSLESS_RING_BYTES, RING_BYTES, Ring};
+use guest_protocol::output::{BURST_BYTES, BURST_PAUSE, Pace, Ring};
 use guest_protocol::{PROCESS_NOTE_BYTES_MAX, process_command, process_name_fault};
 use parking_lot::Mutex;
 use tokio::io::{DuplexStream, duplex};
@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::io::ReaderStream;
 
 pub(crate) use self::table::{Now, Processes};
-use self::table::{Pace, Process, Table};
+use self::table::{Process, Table};
 use crate::{
     Background, BackgroundStdin, ByteStream, Command, Error, ExitStatus, Interactive, OutputEvent, OutputStream,
     ProcessAction, ProcessInfo, Result, Signal, TerminalSize,
@@ -152,7 +152,7 @@ impl Processes {
     ) -> ProcessInfo {
         let Launched { interactive: Interactive { output, control }, pid, kill } = launched;
         let Properties { number, name, command, note, terminal, pace, linger, started } = properties;
-        let capacity = if pace == Pace::Free { RING_BYTES } else { LOSSLESS_RING_BYTES };
+        let capacity = pace.ring_bytes();
         let process = Arc::new(Process {
             number,
             name,

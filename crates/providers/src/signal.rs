@@ -7,6 +7,25 @@ const NAMES: [&str; 31] = [
     "PWR", "SYS",
 ];
 
+/// Words for the signals up to `TERM`, by number, as Go's `syscall.Signal` writes them: E2B's API has these.
+const WORDS: [&str; 15] = [
+    "hangup",
+    "interrupt",
+    "quit",
+    "illegal instruction",
+    "trace/breakpoint trap",
+    "aborted",
+    "bus error",
+    "floating point exception",
+    "killed",
+    "user defined signal 1",
+    "segmentation fault",
+    "user defined signal 2",
+    "broken pipe",
+    "alarm clock",
+    "terminated",
+];
+
 /// A signal of Linux, except the real-time signals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signal(u8);
@@ -38,11 +57,40 @@ impl Signal {
     pub fn name(self) -> &'static str {
         NAMES.get(usize::from(self.0) - 1).copied().unwrap_or_default()
     }
+
+    /// Returns the words for the signal, such as `killed`; `signal 31` for one without.
+    #[must_use]
+    pub fn words(self) -> String {
+        WORDS.get(usize::from(self.0) - 1).map_or_else(|| format!("signal {}", self.0), |words| (*words).to_owned())
+    }
+
+    /// Returns the signal that these words stand for; `None` if there is none.
+    #[must_use]
+    pub fn of_words(words: &str) -> Option<Signal> {
+        let numbered = words.strip_prefix("signal ").and_then(|number| number.parse().ok());
+        let worded = || WORDS.iter().position(|known| *known == words).and_then(|at| i32::try_from(at + 1).ok());
+        numbered.or_else(worded).and_then(Signal::numbered)
+    }
 }
 
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn words_lead_back_to_their_signal() {
+        for number in 1..=31 {
+            let signal = Signal::numbered(number).unwrap();
+            assert_eq!(Signal::of_words(&signal.words()), Some(signal));
+        }
+        for (number, words) in [(1, "hangup"), (9, "killed"), (15, "terminated"), (16, "signal 16"), (31, "signal 31")]
+        {
+            assert_eq!(Signal::numbered(number).unwrap().words(), words);
+        }
+        for nothing in ["", "Killed", "signal", "signal 0", "signal x", "signal 32"] {
+            assert_eq!(Signal::of_words(nothing), None, "{nothing:?}");
+        }
+    }
 
     #[test]
     fn signals_have_the_numbers_of_linux() {

@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use guest_protocol::frame::{Decoder, HEADER_BYTES, Kind, encode, parse_header};
-use guest_protocol::output::{BURST_BYTES, BURST_PAUSE, Read};
+use guest_protocol::output::{BURST_BYTES, BURST_PAUSE, Pace, Read};
 use guest_protocol::{
     Attach, AttachFrom, Exit, Failure, PROCESS_NOTE_BYTES_MAX, ProcessInfo, ProcessInput, ProcessOnly, StartProcess,
     process_command, process_name_fault,
@@ -24,7 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, timeout};
 
-use self::table::{Fed, Pace, Process, Reader, Started};
+use self::table::{Fed, Process, Reader, Started};
 use super::process_tree::{ProcessTree, kill};
 use super::streams::Stdin;
 use super::{CODE_KILLED, Command, NotExecuted};

@@ -30,24 +30,6 @@ const CODE_NOT_EXECUTABLE: i32 = 126;
 /// First pause between two attempts to follow a process again whose stream broke. Doubles up to [`FOLLOW_PAUSE_MAX`].
 const FOLLOW_PAUSE: Duration = Duration::from_millis(250);
 const FOLLOW_PAUSE_MAX: Duration = Duration::from_secs(15);
-/// Words for signals up to `SIGTERM`, by number.
-const SIGNALS: [&str; 15] = [
-    "hangup",
-    "interrupt",
-    "quit",
-    "illegal instruction",
-    "trace/breakpoint trap",
-    "aborted",
-    "bus error",
-    "floating point exception",
-    "killed",
-    "user defined signal 1",
-    "segmentation fault",
-    "user defined signal 2",
-    "broken pipe",
-    "alarm clock",
-    "terminated",
-];
 
 /// A process that was started, or is followed again.
 pub(super) struct Followed {
@@ -374,12 +356,7 @@ fn output_of(data: Data) -> Result<Option<OutputEvent>> {
 fn exit_of(end: &End, duration: Duration) -> ExitStatus {
     let status = end.status.trim_end_matches(" (core dumped)");
     let code = status.strip_prefix("exit status ").and_then(|code| code.parse().ok());
-    let words = status.strip_prefix("signal: ");
-    let signal = words.and_then(|words| {
-        let numbered = words.strip_prefix("signal ").and_then(|number| number.parse().ok());
-        let named = SIGNALS.iter().position(|known| *known == words).and_then(|at| i32::try_from(at + 1).ok());
-        numbered.or(named).and_then(Signal::numbered)
-    });
+    let signal = status.strip_prefix("signal: ").and_then(Signal::of_words);
     let code = match (code, signal) {
         (Some(code), _) => code,
         (None, Some(signal)) => 128 + signal.number(),

@@ -1,4 +1,4 @@
-//! What this process knows of the sandbox of a box.
+//! State of the sandbox of a box, as this process knows it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use domain::Timestamp;
 use guest_protocol::frame::Kind;
-use guest_protocol::output::{ENDED_KEPT, PROCESSES_ENDED_MAX, PROCESSES_ENDED_MIN, Ring, Room};
+use guest_protocol::output::{ENDED_KEPT, PROCESSES_ENDED_MAX, PROCESSES_ENDED_MIN, Pace, Ring, Room};
 use guest_protocol::{FIRST_READER_WAIT, PROCESS_NOTE_KEPT_BYTES_MAX, PROCESSES_MAX};
 use parking_lot::Mutex;
 use tokio::io::{AsyncWriteExt, DuplexStream};
@@ -123,27 +123,6 @@ impl Table {
                 Err(Error::Exhausted(format!("{RUNNING_MAX} processes are running in the sandbox; end one first")))
             }
             None => Ok(()),
-        }
-    }
-}
-
-/// Readers that a process waits for instead of losing its oldest output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pace {
-    /// None.
-    Free,
-    /// The fastest one, and the first.
-    Fastest,
-    /// Each one while there are any, and the first for [`FIRST_READER_WAIT`].
-    Slowest,
-}
-
-impl Pace {
-    pub(super) fn of(is_lossless: bool, is_paced: bool) -> Pace {
-        match (is_lossless, is_paced) {
-            (_, true) => Pace::Slowest,
-            (true, false) => Pace::Fastest,
-            (false, false) => Pace::Free,
         }
     }
 }

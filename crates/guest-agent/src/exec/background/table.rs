@@ -7,9 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use guest_protocol::frame::{Kind, PAYLOAD_BYTES_MAX};
-use guest_protocol::output::{
-    ENDED_KEPT, LOSSLESS_RING_BYTES, PROCESSES_ENDED_MAX, PROCESSES_ENDED_MIN, RING_BYTES, Read, Ring, Room,
-};
+use guest_protocol::output::{ENDED_KEPT, PROCESSES_ENDED_MAX, PROCESSES_ENDED_MIN, Pace, Read, Ring, Room};
 use guest_protocol::{
     Action, AttachFrom, Control, Exit, FIRST_READER_WAIT, PROCESS_NOTE_KEPT_BYTES_MAX, ProcessInfo, TerminalSize,
 };
@@ -36,27 +34,6 @@ pub(crate) struct Background {
     by_number: RefCell<BTreeMap<u64, Rc<Process>>>,
     room: Arc<Room>,
     may_use_disk: bool,
-}
-
-/// Readers that a process waits for instead of losing its oldest output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pace {
-    /// None.
-    Free,
-    /// The fastest one, and the first.
-    Fastest,
-    /// Each one while there are any, and the first for [`FIRST_READER_WAIT`].
-    Slowest,
-}
-
-impl Pace {
-    pub(super) fn of(lossless: bool, paced: bool) -> Pace {
-        match (lossless, paced) {
-            (_, true) => Pace::Slowest,
-            (true, false) => Pace::Fastest,
-            (false, false) => Pace::Free,
-        }
-    }
 }
 
 /// Parts of a process that has just started.
@@ -158,7 +135,7 @@ impl Background {
     pub(super) fn add(&self, started: Started) -> Rc<Process> {
         let Started { number, name, command, started_ms, terminal, pace, note, stdin, reaper } = started;
         let screen = terminal.and_then(|size| Screen::new(size, &self.room));
-        let capacity = if pace == Pace::Free { RING_BYTES } else { LOSSLESS_RING_BYTES };
+        let capacity = pace.ring_bytes();
         let process = Rc::new(Process {
             number,
             command,

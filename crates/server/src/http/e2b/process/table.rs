@@ -9,24 +9,6 @@ use crate::http::error::{ApiError, RpcCode, rpc};
 
 /// Longest tag of a process, in bytes.
 pub const TAG_BYTES_MAX: usize = 256;
-/// Words for the signals up to `SIGTERM`, by number, as clients know them.
-const SIGNALS: [&str; 15] = [
-    "hangup",
-    "interrupt",
-    "quit",
-    "illegal instruction",
-    "trace/breakpoint trap",
-    "aborted",
-    "bus error",
-    "floating point exception",
-    "killed",
-    "user defined signal 1",
-    "segmentation fault",
-    "user defined signal 2",
-    "broken pipe",
-    "alarm clock",
-    "terminated",
-];
 
 /// Note that the box keeps with a process of this front.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,9 +128,7 @@ pub fn end(exit: &ExitStatus) -> End {
     // The deadline kills.
     let signal = exit.signal.or_else(|| Signal::named("KILL").filter(|_| exit.timed_out));
     if let Some(signal) = signal {
-        let number = signal.number();
-        let words = usize::try_from(number - 1).ok().and_then(|at| SIGNALS.get(at));
-        let status = words.map_or_else(|| format!("signal: signal {number}"), |words| format!("signal: {words}"));
+        let status = format!("signal: {}", signal.words());
         return End { exit_code: -1, exited: false, error: Some(status.clone()), status };
     }
     let status = format!("exit status {}", exit.code);
