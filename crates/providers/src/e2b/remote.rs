@@ -1,5 +1,6 @@
 //! The account: the search for this server's boxes in it, and their end.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -182,35 +183,31 @@ impl Remote {
         // Taken before the list, so that a box made meanwhile does not count as lost.
         let known = self.boxes.ids();
         let listed = self.all("list the boxes").await?;
-        let mut found: Vec<Found> = Vec::new();
+        let mut by_box: HashMap<SandboxId, Vec<&Described>> = HashMap::new();
         for sandbox in &listed {
-            let Some(id) = sandbox.label(ID_LABEL).and_then(|id| SandboxId::parse(id).ok()) else { continue };
-            if !found.iter().any(|earlier| earlier.id == id) {
-                found.push(Found { id, alive: true });
+            if let Some(id) = sandbox.label(ID_LABEL).and_then(|id| SandboxId::parse(id).ok()) {
+                by_box.entry(id).or_default().push(sandbox);
             }
         }
-        let unlisted: Vec<SandboxId> = known.into_iter().filter(|id| !found.iter().any(|it| it.id == *id)).collect();
+        let unlisted: Vec<SandboxId> = known.into_iter().filter(|id| !by_box.contains_key(id)).collect();
         let looks = stream::iter(unlisted).map(|id| self.looked_at(id));
-        let looked: Vec<Found> = looks.buffered(LOOKS_MAX).collect().await;
-        found.extend(looked);
-        self.remove_doubles(&listed).await;
+        let mut found: Vec<Found> = looks.buffered(LOOKS_MAX).collect().await;
+        found.extend(by_box.keys().map(|id| Found { id: id.clone(), alive: true }));
+        for (id, same) in &by_box {
+            self.remove_doubles(id, same).await;
+        }
         Ok(found)
     }
 
-    /// Removes sandboxes that are the same box as another: an answer that was lost may leave one, and it costs money.
-    async fn remove_doubles(&self, listed: &[Described]) {
-        for sandbox in listed {
-            let Some(id) = sandbox.label(ID_LABEL).and_then(|id| SandboxId::parse(id).ok()) else { continue };
-            if self.boxes.starting(&id).is_some() {
-                continue;
-            }
-            let same: Vec<Described> =
-                listed.iter().filter(|other| other.label(ID_LABEL) == Some(id.as_str())).cloned().collect();
-            let known = self.boxes.known(&id).map(|known| known.sandbox.clone());
-            let kept = known.or_else(|| eldest(&same).map(|eldest| eldest.sandbox_id.clone()));
-            if same.len() < 2 || kept.as_deref() == Some(&sandbox.sandbox_id) {
-                continue;
-            }
+    /// Removes all but one of the sandboxes that are the same box: an answer that was lost may leave two, and each costs
+    /// money.
+    async fn remove_doubles(&self, id: &SandboxId, same: &[&Described]) {
+        if same.len() < 2 || self.boxes.starting(id).is_some() {
+            return;
+        }
+        let known = self.boxes.known(id).map(|known| known.sandbox.clone());
+        let kept = known.or_else(|| eldest(same.iter().copied()).map(|eldest| eldest.sandbox_id.clone()));
+        for sandbox in same.iter().filter(|sandbox| kept.as_deref() != Some(&sandbox.sandbox_id)) {
             tracing::warn!(%id, sandbox = sandbox.sandbox_id, "removing a second sandbox of a box from the account");
             if let Err(error) = self.kill(&sandbox.sandbox_id).await {
                 tracing::warn!(%id, error = %Chain(&error), "cannot remove a second sandbox of a box; retrying later");
@@ -239,7 +236,7 @@ fn health_trouble(fault: Fault) -> String {
 }
 
 /// Returns the sandbox that was made first.
-fn eldest(sandboxes: &[Described]) -> Option<&Described> {
+fn eldest<'a>(sandboxes: impl IntoIterator<Item = &'a Described>) -> Option<&'a Described> {
     let started = |sandbox: &Described| sandbox.started_at.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
-    sandboxes.iter().filter(|sandbox| sandbox.is_running()).min_by_key(|sandbox| started(sandbox))
+    sandboxes.into_iter().filter(|sandbox| sandbox.is_running()).min_by_key(|sandbox| started(sandbox))
 }
