@@ -10,7 +10,7 @@ use crate::{Labels, Span, StringMap};
 pub struct SnapshotSummary {
     /// Identifier of the snapshot.
     pub id: String,
-    /// `sandbox` for a snapshot of a sandbox. `image` for one that the provider takes of a machine right after it has
+    /// `sandbox` for a snapshot of a sandbox, `template` for the files of a template that was built. `image` for one that the provider takes of a machine right after it has
     /// booted an image, and starts the sandboxes of that image from. `warm_pool` for one of a box in which the commands
     /// of a warm pool entry have run. A spawn cannot name the latter two.
     pub kind: String,

@@ -47,6 +47,9 @@ pub struct Template {
     /// Idle time after which a sandbox is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_pause: Option<String>,
+    /// Snapshot that a build made, which sandboxes start from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
     /// Commands that run before a sandbox counts as running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepare: Option<Vec<crate::PrepareCommand>>,

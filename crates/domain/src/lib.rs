@@ -33,13 +33,15 @@
 //!
 //! A key of an owner opens the parts of the API that its [`KeyScopes`] name.
 //!
-//! Identifiers are [`SandboxId`], [`SnapshotId`], [`OwnerId`], [`OwnerKeyId`], [`WorkerId`] and [`StoreId`].
+//! Identifiers are [`SandboxId`], [`SnapshotId`], [`OwnerId`], [`OwnerKeyId`], [`BuildId`], [`WorkerId`] and
+//! [`StoreId`].
 
 #![warn(missing_docs)]
 
 mod admission;
 mod asker;
 mod bucket;
+mod build;
 mod ceilings;
 mod chain;
 mod duration;
@@ -63,6 +65,7 @@ mod worker;
 pub use admission::{Active, Caps, Denial, Room};
 pub use asker::Asker;
 pub use bucket::{Bucket, Empty, Rate};
+pub use build::{BuildId, Built, ProcessDefaults};
 pub use ceilings::{AboveCeiling, Ceilings, Configured, Machine, Site, SizeRules};
 pub use chain::Chain;
 pub use duration::{DurationError, format_duration, parse_duration};

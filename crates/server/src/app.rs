@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admission, Opened};
 use crate::control;
+use crate::control::Archives;
 use crate::control::Control;
 use crate::control::ControlParts;
 use crate::control::Policy;
@@ -41,6 +42,8 @@ pub struct Parts {
     pub policy: Policy,
     pub egress: EgressConfig,
     pub sealing_key: SealingKey,
+    /// Archives for builds of templates.
+    pub archives: Archives,
 }
 
 /// Tasks that the service cannot do without.
@@ -61,7 +64,7 @@ pub struct App {
 impl App {
     /// Composes the service and starts the admission of spawns. Nothing else runs yet.
     pub fn compose(parts: Parts) -> Self {
-        let Parts { store, clock, registry, policy, egress, sealing_key } = parts;
+        let Parts { store, clock, registry, policy, egress, sealing_key, archives } = parts;
         let events = Arc::new(Events::default());
         let stop = CancellationToken::new();
         let Opened { admission, task, abandoned } =
@@ -82,6 +85,7 @@ impl App {
             secrets,
             port_watch,
             owner_keys,
+            archives,
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(task);

@@ -3,6 +3,7 @@
 
 mod audit;
 mod audit_trail;
+mod builds;
 mod conflict;
 mod destroy;
 mod disk;
@@ -28,6 +29,7 @@ mod secrets;
 mod service;
 mod snapshots;
 mod spawn;
+mod template_name;
 mod templates;
 mod terms;
 mod unavailable;
@@ -37,6 +39,11 @@ mod waiters;
 mod warm;
 mod workers;
 
+pub use builds::archives::Archives;
+pub use builds::kept::{Build, BuildState, NewBuild};
+pub use builds::log::{LogEntry, LogLevel};
+pub use builds::recipe::{Recipe, Step};
+pub use builds::scripts::user_if_possible;
 pub use conflict::Conflict;
 pub use egress::EgressState;
 pub use error::{Error, Result};
@@ -61,6 +68,7 @@ pub use snapshots::NewSnapshotRequest;
 pub use snapshots::fork::ForkRequest;
 pub use spawn::admission::Decision;
 pub use spawn::{SpawnRequest, Spawned};
+pub use template_name::{TemplateRef, tag_of};
 pub use templates::Templates;
 pub use unavailable::{Diagnosis, Unavailable};
 pub use usage::sandbox_stats::{SandboxStats, StatTotals, totals};

@@ -260,7 +260,7 @@ async fn follow_clock(control: &Control) -> Result<()> {
     Ok(())
 }
 
-async fn forget(control: &Control) -> Result<()> {
+async fn forget(control: &Arc<Control>) -> Result<()> {
     let purged = control.store().purge_ended(control.retention_ends_before(), control.now()).await?;
     if purged > 0 {
         tracing::debug!(purged, "deleted the rows of sandboxes that ended long ago");
@@ -273,7 +273,7 @@ async fn forget(control: &Control) -> Result<()> {
     if pruned > 0 {
         tracing::debug!(pruned, "deleted old rows of the audit history");
     }
-    Ok(())
+    control.tidy_builds().await
 }
 
 #[cfg(test)]

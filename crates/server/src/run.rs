@@ -13,6 +13,7 @@ use std::time::Instant;
 use crate::VERSION;
 use crate::app::{App, Parts};
 use crate::config::Config;
+use crate::control::Archives;
 use crate::heartbeat::WorkerAgent;
 use crate::http::is_of_sandbox;
 use crate::http::peer::TrustedProxies;
@@ -106,6 +107,7 @@ async fn open_parts(config: &Config, sealing_key: SealingKey, port: u16, as_work
         policy: settings::policy(config, as_worker),
         egress: settings::egress(config, port),
         sealing_key,
+        archives: Archives::new(config.data_dir.join("uploads"), config.limits.reserve_disk_mb << 20),
     })
 }
 

@@ -53,6 +53,8 @@ pub struct Snapshot {
     pub state: SnapshotState,
     /// True for one that a fork takes for itself. No bound on numbers counts it.
     pub is_temporary: bool,
+    /// True for the files of a template. It is removed when no template starts from it any more.
+    pub is_of_template: bool,
     /// True if it has the memory of the sandbox and not only its files.
     pub has_memory: bool,
     /// Bytes that it takes; 0 until it is ready.
@@ -90,6 +92,8 @@ pub enum NewSnapshot {
 pub struct SnapshotFilter {
     pub owner: Option<OwnerId>,
     pub sandbox: Option<SandboxId>,
+    /// True to leave out the files of templates.
+    pub without_templates: bool,
 }
 
 /// Place in the list of snapshots, after which it goes on.

@@ -2,6 +2,8 @@
 
 mod admission;
 mod audit;
+mod builds;
+mod built;
 mod connections;
 mod database;
 mod egress;

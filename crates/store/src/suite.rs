@@ -1,6 +1,7 @@
 //! Test suite that every engine passes.
 
 mod audit;
+mod builds;
 pub(super) mod kept;
 mod keys;
 mod pool;
@@ -52,6 +53,7 @@ pub(super) async fn run(open: impl AsyncFn() -> Box<dyn Store>) {
     a_key_names_one_sandbox_of_one_owner_for_a_day(store).await;
     a_key_is_free_when_nobody_got_its_sandbox(store).await;
     policies_on_connections_are_kept_with_a_sandbox(store).await;
+    builds::run(store).await;
     templates::are_kept_by_name(store).await;
     templates::have_owners_whose_names_do_not_meet(store).await;
     terms::are_kept_with_a_sandbox(store).await;

@@ -1,6 +1,6 @@
 //! Templates, as stored.
 
-use domain::{OwnerId, SpawnOptions, Timestamp};
+use domain::{Built, OwnerId, SpawnOptions, Timestamp};
 
 /// A named spawn request, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub struct Template {
     pub owner: Option<OwnerId>,
     /// Options for requests that name it.
     pub options: SpawnOptions,
+    /// Outcome of the build that made it; `None` for one that was stored.
+    pub built: Option<Built>,
     /// Time of the first save.
     pub created_at: Timestamp,
     /// Time of the last save.

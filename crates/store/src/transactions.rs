@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use async_trait::async_trait;
 use domain::{
-    Caps, EgressPolicy, OwnerId, Quota, Room, SandboxEgress, SandboxId, SecretName, SpawnOptions, State, StoreId,
-    Timestamp, WorkerId,
+    Caps, EgressPolicy, OwnerId, Quota, Room, SandboxEgress, SandboxId, SecretName, SnapshotId, SpawnOptions, State,
+    StoreId, Timestamp, WorkerId,
 };
 
 use super::admission::{Admitted, NewSandbox};
@@ -144,7 +144,7 @@ pub trait Store:
     /// Stores a new template, unless its owner has one of its name, or a bound is reached.
     async fn insert_template(&self, template: &Template, bounds: TemplateBounds) -> Result<Inserted>;
 
-    /// Replaces the options of an owner's template, or of the operator's for `None`. Returns the stored row, or
+    /// Replaces the options of an owner's template, or of the operator's for `None`, and what a build gave it. Returns the stored row, or
     /// `None` if there is no such template.
     async fn update_template(
         &self,
@@ -167,6 +167,19 @@ pub trait Store:
         after: Option<&TemplateCursor>,
         limit: u32,
     ) -> Result<Vec<Template>>;
+
+    /// Stores templates that a build made, all or none, in the place of those of the same names. A name is taken by a
+    /// template that no build made.
+    async fn save_built(&self, templates: &[Template], bounds: TemplateBounds) -> Result<Inserted>;
+
+    /// Returns the template of this name that a build made, and its tags `<name>:<tag>`, by name.
+    async fn built_templates(&self, owner: Option<&OwnerId>, name: &str) -> Result<Vec<Template>>;
+
+    /// Removes a template that a build made, with its tags. Returns the number of rows.
+    async fn delete_built(&self, owner: Option<&OwnerId>, name: &str) -> Result<u64>;
+
+    /// Returns the ready snapshots with files of templates that no template starts from.
+    async fn unused_builds(&self) -> Result<Vec<SnapshotId>>;
 
     /// Removes a template; `false` if there is none.
     async fn delete_template(&self, owner: Option<&OwnerId>, name: &str) -> Result<bool>;

@@ -52,7 +52,7 @@ impl PreviewKey {
     }
 
     /// Returns the message authentication code of a text, whose beginning says what it is for.
-    pub(super) fn mac(&self, text: &str) -> [u8; 32] {
+    pub fn mac(&self, text: &str) -> [u8; 32] {
         let mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&self.0).expect("a key of any length will do");
         mac.chain_update(text).finalize().into_bytes().into()
     }

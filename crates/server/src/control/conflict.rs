@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use domain::{InvalidTransition, LeaseRefused, SandboxId, State};
+use domain::{BuildId, InvalidTransition, LeaseRefused, SandboxId, SnapshotId, State};
 
 use super::resource::Resource;
 
@@ -55,6 +55,12 @@ pub enum Conflict {
     LeaseOver { sandbox: SandboxId, generation: u64 },
     /// Another control plane holds the box.
     HeldElsewhere { cause: String },
+    /// The build was begun before.
+    Built { build: BuildId },
+    /// The template of this name was stored, and not made by a build.
+    NotBuilt { template: String },
+    /// The snapshot is the files of a template.
+    OfTemplate { snapshot: SnapshotId },
     /// The provider or the image store refuses, in its own words.
     Refused(String),
 }
@@ -124,6 +130,16 @@ impl fmt::Display for Conflict {
                 f,
                 "another control plane holds the sandbox, so it is not \
                 removed: {cause}"
+            ),
+            Conflict::Built { build } => write!(f, "the build `{build}` was begun before; request another"),
+            Conflict::NotBuilt { template } => write!(
+                f,
+                "the template `{template}` was stored through the API, and a build would replace it; delete it, or choose \
+                 another name"
+            ),
+            Conflict::OfTemplate { snapshot } => write!(
+                f,
+                "the snapshot `{snapshot}` is the files of a template, and goes with it; delete the template instead"
             ),
             Conflict::Refused(text) => f.write_str(text),
         }

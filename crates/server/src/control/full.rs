@@ -25,6 +25,8 @@ pub enum Full {
     },
     /// The disk of a provider or its engine is full, in its own words.
     Provider { cause: String },
+    /// The disk with the archives for builds has no room, or cannot be written.
+    Archives,
     /// The disk of the image store is full, in its own words.
     ImageStore { cause: String },
 }
@@ -44,6 +46,9 @@ impl fmt::Display for Full {
             Full::Database => {
                 f.write_str("the disk with the server's database is full; destroy sandboxes or free space on it")
             }
+            Full::Archives => f.write_str(
+                "the disk with the server's data has no room for files of builds, or cannot be written; free space on it",
+            ),
             Full::Space { provider, left_mb, reserve_mb } => write!(
                 f,
                 "the disk with the boxes of `{provider}` has {left_mb} MiB left, and `limits.reserve_disk_mb` keeps \

@@ -61,6 +61,8 @@ pub enum Counted {
     Snapshots,
     /// Snapshots of one owner.
     SnapshotsOfOwner,
+    /// Builds of templates that run at once.
+    Builds,
 }
 
 impl fmt::Display for Limit {
@@ -148,6 +150,9 @@ impl Counted {
             Counted::Snapshots => write!(f, "the limit of {max} snapshots (`snapshots.max`) is reached")?,
             Counted::SnapshotsOfOwner => {
                 write!(f, "the limit of {max} snapshots of the sandbox's owner (`snapshots.max_per_owner`) is reached")?
+            }
+            Counted::Builds => {
+                return write!(f, "{max} builds of templates run already; wait for one to end");
             }
             Counted::Workers => {
                 return write!(

@@ -16,6 +16,7 @@ pub enum Resource {
     Secret,
     Snapshot,
     Key,
+    Build,
 }
 
 impl fmt::Display for Resource {
@@ -32,6 +33,7 @@ impl fmt::Display for Resource {
             Resource::Secret => "secret",
             Resource::Snapshot => "snapshot",
             Resource::Key => "key",
+            Resource::Build => "build",
         })
     }
 }

@@ -12,6 +12,8 @@ use serde_json::json;
 use tokio_util::task::TaskTracker;
 
 use super::audit_trail::AuditTrail;
+use super::builds::archives::Archives;
+use super::builds::kept::Builds;
 use super::conflict::Conflict;
 use super::disk::reservations::Reservations;
 use super::error::{Error, Result};
@@ -71,6 +73,7 @@ pub struct Control {
     pub(super) warm: Warm,
     pub(super) owner_keys: Arc<OwnerKeys>,
     pub(super) owners: Owners,
+    pub(super) builds: Builds,
 }
 
 /// Parts that [`Control`] is made of.
@@ -85,6 +88,8 @@ pub struct ControlParts {
     pub secrets: Arc<Secrets>,
     pub port_watch: Arc<PortWatch>,
     pub owner_keys: Arc<OwnerKeys>,
+    /// Archives for builds of templates.
+    pub archives: Archives,
 }
 
 impl fmt::Debug for Control {
@@ -96,8 +101,19 @@ impl fmt::Debug for Control {
 impl Control {
     /// Creates the service from its parts, without starting any task.
     pub fn assemble(parts: ControlParts) -> Arc<Self> {
-        let ControlParts { store, registry, clock, policy, events, admission, egress, secrets, port_watch, owner_keys } =
-            parts;
+        let ControlParts {
+            store,
+            registry,
+            clock,
+            policy,
+            events,
+            admission,
+            egress,
+            secrets,
+            port_watch,
+            owner_keys,
+            archives,
+        } = parts;
         let warm = Warm::new(&policy.warm_pool);
         Arc::new(Self {
             store,
@@ -124,6 +140,7 @@ impl Control {
             reservations: Reservations::default(),
             owner_keys,
             owners: Owners::default(),
+            builds: Builds::new(archives),
         })
     }
 

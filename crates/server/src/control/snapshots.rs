@@ -5,7 +5,7 @@ mod as_image;
 pub(super) mod fork;
 pub(super) mod image_names;
 pub(super) mod in_progress;
-mod spawn_options;
+pub(super) mod spawn_options;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -45,6 +45,17 @@ pub struct NewSnapshotRequest {
     pub memory: Option<bool>,
 }
 
+/// Purpose of a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A caller asked for it.
+    Kept,
+    /// It is for copies of a sandbox, and goes when they are made.
+    Copies,
+    /// It is the files of a template.
+    Template,
+}
+
 impl Control {
     /// Takes a snapshot of a sandbox, which goes on, or stays paused. Goes on if the caller goes away.
     ///
@@ -57,7 +68,7 @@ impl Control {
         let take = self.tasks.spawn(async move {
             let snapshot = SnapshotId::from_entropy(rand::random());
             let _in_hand = control.snapshotting.in_progress.begin(&snapshot);
-            let kept = control.keep_state(&id, snapshot, request, false, || true).await;
+            let kept = control.keep_state(&id, snapshot, request, Purpose::Kept, || true).await;
             let row = kept.map_err(|error| control.publish_if_limited("snapshot", None, error))?;
             let data = json!({"snapshot_id": row.id.as_str(), "provider": row.provider, "size_bytes": row.size_bytes});
             control.publish(EventType::SnapshotCreated, Some(&row.sandbox), data);
@@ -66,14 +77,14 @@ impl Control {
         take.await.unwrap_or_else(|_| Err(Unavailable::ShuttingDown.into()))
     }
 
-    /// Takes a snapshot whose id is in hand, if it is wanted still when it has its turn. A temporary one stays
-    /// in state `creating`, so that the reconciler removes what a crash leaves of it.
+    /// Takes a snapshot whose id is in hand, if it is wanted still when it has its turn. One for copies stays in
+    /// state `creating`, so that the reconciler removes what a crash leaves of it.
     pub(super) async fn keep_state(
         &self,
         id: &str,
         snapshot: SnapshotId,
         request: NewSnapshotRequest,
-        is_temporary: bool,
+        purpose: Purpose,
         is_wanted: impl Fn() -> bool,
     ) -> Result<Snapshot> {
         let Some(_queued) = self.snapshotting.in_progress.queue() else {
@@ -109,7 +120,8 @@ impl Control {
             image: sandbox.image.clone(),
             resources: sandbox.resources,
             state: SnapshotState::Creating,
-            is_temporary,
+            is_temporary: purpose == Purpose::Copies,
+            is_of_template: purpose == Purpose::Template,
             has_memory: false,
             size_bytes: 0,
             created_at: self.now(),
@@ -195,7 +207,7 @@ impl Control {
     }
 
     /// Returns the runtime of a sandbox, if it is here and keeps snapshots.
-    async fn snapshot_runtime(&self, sandbox: &Sandbox) -> Result<Arc<dyn Provider>> {
+    pub(super) async fn snapshot_runtime(&self, sandbox: &Sandbox) -> Result<Arc<dyn Provider>> {
         self.check_not_shared()?;
         if let BoxHost::Worker(worker) = self.host_of(sandbox) {
             return Err(Error::NotSupported(format!(
@@ -251,10 +263,11 @@ impl Control {
     /// caller goes away.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is none of this id, and the provider's error if the removal failed;
+    /// [`Error::NotFound`] if there is none of this id, [`Error::Conflict`] for the files of a template, and the provider's error if the removal failed;
     /// it is then retried.
     pub async fn delete_snapshot(self: &Arc<Self>, id: &str, viewer: Option<&OwnerId>) -> Result<()> {
         let row = self.snapshot(id, viewer).await?;
+        Self::check_not_of_template(&row)?;
         let control = Arc::clone(self);
         let removal = self.tasks.spawn(async move {
             let started = Instant::now();

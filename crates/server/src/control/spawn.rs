@@ -5,12 +5,14 @@ mod admit;
 pub(super) mod in_progress;
 mod make;
 mod plan;
-mod prepare;
+pub(super) mod prepare;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::{Asker, EgressPolicy, OwnerId, PrepareCommand, SandboxId, SpawnOptions, StopReason, Terms};
+use domain::{
+    Asker, EgressPolicy, OwnerId, PrepareCommand, ProcessDefaults, SandboxId, SpawnOptions, StopReason, Terms,
+};
 use providers::{Chain, Phase, Spec};
 use serde_json::json;
 use store::{IdempotencyKey, NewSandbox, Sandbox, Snapshot};
@@ -47,6 +49,8 @@ pub struct SpawnRequest {
     pub snapshot: Option<String>,
     /// The snapshot that the box is made of.
     pub source: Option<Source>,
+    /// Defaults of processes that a build gave the template.
+    pub defaults: ProcessDefaults,
     /// Rules that the sandbox lives by besides its options.
     pub terms: Option<Terms>,
 }

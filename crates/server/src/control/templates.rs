@@ -1,5 +1,7 @@
 //! Templates: named spawn requests.
 
+use std::sync::Arc;
+
 use domain::{InvalidName, OwnerId, SpawnOptions};
 use serde_json::json;
 
@@ -9,16 +11,15 @@ use super::limit::{Counted, Limit};
 use super::resource::Resource;
 use super::service::Control;
 use super::snapshots::image_names::check_image_of_owner;
+use super::template_name::check_name;
 use crate::events::EventType;
 use store::{Inserted, Template, TemplateBounds, TemplateCursor, TemplateFilter};
 
-/// Maximum length of a template name, in bytes.
-const NAME_BYTES_MAX: usize = 128;
 /// Label that names the template of a sandbox.
 pub(super) const TEMPLATE_LABEL: &str = "template";
 
 /// Most of the templates that one owner may have, as a part of all.
-const OWNERS_SHARE: u64 = 10;
+pub(super) const OWNERS_SHARE: u64 = 10;
 
 /// Templates that a request is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,9 +59,8 @@ impl Control {
         }
         self.check_secrets(options.egress.as_ref(), owner.as_ref()).await?;
         let now = self.now();
-        let template = Template { name, owner, options, created_at: now, updated_at: now };
-        let total = self.policy.templates_max;
-        let per_owner = total.div_ceil(OWNERS_SHARE);
+        let template = Template { name, owner, options, built: None, created_at: now, updated_at: now };
+        let TemplateBounds { total, per_owner } = self.template_bounds();
         match self.store.insert_template(&template, TemplateBounds { total, per_owner }).await? {
             Inserted::Done => {
                 let data = json!({"name": template.name});
@@ -75,11 +75,16 @@ impl Control {
         }
     }
 
-    /// Replaces the options of a template.
+    /// Replaces the options of a template, and what a build gave it.
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is no template of this name, [`Error::OfOperator`] if it is the operator's.
-    pub async fn update_template(&self, among: &Templates, name: &str, options: SpawnOptions) -> Result<Template> {
+    pub async fn update_template(
+        self: &Arc<Self>,
+        among: &Templates,
+        name: &str,
+        options: SpawnOptions,
+    ) -> Result<Template> {
         self.check_template(name, &options)?;
         let owner = among.owner();
         if owner.is_some() {
@@ -90,6 +95,7 @@ impl Control {
             return Err(self.unchangeable(among, name).await?);
         };
         self.publish_of(owner, EventType::TemplateSaved, json!({"name": name}));
+        self.remove_unused_builds().await?;
         Ok(template)
     }
 
@@ -127,12 +133,16 @@ impl Control {
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is no template of this name, [`Error::OfOperator`] if it is the operator's.
-    pub async fn delete_template(&self, among: &Templates, name: &str) -> Result<()> {
+    pub async fn delete_template(self: &Arc<Self>, among: &Templates, name: &str) -> Result<()> {
         if !self.store.delete_template(among.owner(), name).await? {
             return Err(self.unchangeable(among, name).await?);
         }
-        self.publish_of(among.owner(), EventType::TemplateDeleted, json!({"name": name}));
-        Ok(())
+        self.publish_template_deleted(among.owner(), name);
+        self.remove_unused_builds().await
+    }
+
+    pub(super) fn publish_template_deleted(&self, owner: Option<&OwnerId>, name: &str) {
+        self.publish_of(owner, EventType::TemplateDeleted, json!({"name": name}));
     }
 
     /// Returns the error of a change of a template that is not among the owner's.
@@ -153,26 +163,4 @@ impl Control {
 
 fn missing(name: &str) -> Error {
     Error::NotFound(Resource::Template, name.to_owned())
-}
-
-fn check_name(name: &str) -> Result<()> {
-    let fits = (1..=NAME_BYTES_MAX).contains(&name.len())
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
-        && !matches!(name, "." | "..");
-    if fits { Ok(()) } else { Err(Error::InvalidName { resource: Resource::Template, chars_max: NAME_BYTES_MAX }) }
-}
-
-#[cfg(test)]
-mod test {
-    use super::check_name;
-
-    #[test]
-    fn template_names_are_safe_in_a_path() {
-        for name in ["a", "python-3.12_slim", &"x".repeat(128)] {
-            assert!(check_name(name).is_ok(), "{name}");
-        }
-        for name in ["", ".", "..", "a/b", "a b", "ä", "a\0", "a%2fb", &"x".repeat(129)] {
-            assert!(check_name(name).is_err(), "{name}");
-        }
-    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{OwnerId, PortAccess, SandboxId, State, StopReason, WorkerId};
+use domain::{OwnerId, PortAccess, ProcessDefaults, SandboxId, State, StopReason, WorkerId};
 use providers::Chain;
 
 use super::error::{Error, Result, above};
@@ -129,6 +129,13 @@ impl Control {
         let id = SandboxId::parse(id).ok()?;
         let row = self.store.sandbox(&id).await.ok().flatten()?;
         row.terms.map(|terms| terms.ports)
+    }
+
+    /// Returns the defaults that the template of a sandbox has for its processes, without their environment.
+    pub async fn process_defaults(&self, id: &str) -> ProcessDefaults {
+        let Ok(id) = SandboxId::parse(id) else { return ProcessDefaults::default() };
+        let row = self.store.sandbox(&id).await.ok().flatten();
+        row.and_then(|row| row.terms).map(|terms| terms.defaults).unwrap_or_default()
     }
 
     /// Returns the ids of the sandboxes that run on this server.

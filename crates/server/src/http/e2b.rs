@@ -6,6 +6,7 @@
 
 pub mod address;
 pub mod admission;
+mod builds;
 pub mod connect;
 pub mod error;
 mod files;
@@ -21,5 +22,6 @@ mod sandboxes;
 mod signature;
 mod snapshots;
 mod templates;
+pub mod upload_link;
 mod user;
 mod wire;

@@ -40,6 +40,8 @@ pub enum Gate {
     Worker(Scope),
     /// A permit for the port that the request is to, or an API key.
     Preview,
+    /// A link that this server signed, for files of a build.
+    UploadLink,
     /// The token of the sandbox that the request is to, or a signature made with it.
     Sandbox(Proof),
 }

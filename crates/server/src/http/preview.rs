@@ -13,7 +13,7 @@ use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
 use axum::response::{IntoResponse, Redirect, Response};
-use domain::KeyScope;
+use domain::{KeyScope, PortAccess};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tracing::Instrument;
@@ -160,7 +160,8 @@ async fn connect(api: &Api, target: &Target, meter: &Meter) -> Result<Tunnel> {
 
 /// Returns the error for a port that cannot be connected to, in the words that the clients of the sandbox look for.
 async fn not_connected(api: &Api, target: &Target, error: Error) -> ApiError {
-    let has_terms = target.named_by == NamedBy::Headers || api.control.port_access(&target.sandbox).await.is_some();
+    let access = api.control.port_access(&target.sandbox).await;
+    let has_terms = target.named_by == NamedBy::Headers || access.is_some_and(|access| access != PortAccess::Private);
     let Target { sandbox, port, .. } = target;
     let is_closed = matches!(error, Error::NoFile(_));
     let is_gone = matches!(error, Error::NotFound(..) | Error::Conflict(_));

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use crate::admission::QueuePolicy;
 use crate::app::{App, Parts};
 use crate::config::Leases;
+use crate::control::Archives;
 use crate::control::AuditBounds;
 use crate::control::Control;
 use crate::control::Policy;
@@ -146,7 +147,8 @@ impl Builder {
         let registry = Registry::assemble(providers, Some(&default), clock.as_ref()).await;
         let egress = settings::egress(&crate::config::Config::default(), 0);
         let sealing_key = SealingKey::new(&[7; 32]);
-        let app = App::compose(Parts { store, clock, registry, policy, egress, sealing_key });
+        let archives = Archives::new(dir.path().join("uploads"), 0);
+        let app = App::compose(Parts { store, clock, registry, policy, egress, sealing_key, archives });
         if beats {
             app.enroll().await.unwrap();
         }

@@ -186,7 +186,7 @@ mod test {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use domain::Terms;
+    use domain::{ProcessDefaults, Terms};
     use proptest::prelude::*;
     use sqlx::{AssertSqlSafe, raw_sql};
 
@@ -244,7 +244,8 @@ mod test {
 
         fn asked_as(&self, n: u8) -> NewSandbox {
             let env = BTreeMap::from([("A".to_owned(), "b".to_owned())]);
-            let terms = self.key.0.then(|| Box::new(Terms { env, wakes: true, ..Terms::default() }));
+            let defaults = ProcessDefaults { env, ..ProcessDefaults::default() };
+            let terms = self.key.0.then(|| Box::new(Terms { defaults, wakes: true, ..Terms::default() }));
             let sandbox = Sandbox { created_at: crate::clock::from_ms(100 * HOUR_MS), terms, ..sandbox(n, None) };
             let owner = self.owner.then(|| OwnerId::parse("anna").unwrap());
             let mut placement = placement();

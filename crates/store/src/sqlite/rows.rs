@@ -11,6 +11,7 @@ use sqlx::sqlite::SqliteRow;
 use super::super::error::{Error, Result};
 use super::super::sandboxes::Sandbox;
 use super::super::templates::Template;
+use super::built::built;
 use super::policies::policy;
 use super::prepare::prepare;
 use super::terms::terms;
@@ -19,7 +20,7 @@ pub(super) const SANDBOX_COLUMNS: &str = "id, state, provider, image, memory_mb,
                                           owner_id, worker_id, created_at, expires_at, ended_at, error, \
                                           auto_pause_ms, terms";
 pub(super) const TEMPLATE_COLUMNS: &str = "name, owner_id, image, provider, memory_mb, vcpus, disk_mb, pids, entrypoint, ttl_ms, metadata, egress, \
-                                           auto_pause_ms, prepare, created_at, updated_at";
+                                           auto_pause_ms, prepare, created_at, updated_at, built";
 pub(super) const LEASE_COLUMNS: &str = "resource_id, holder_id, generation, expires_at";
 
 pub(super) fn ms(at: Timestamp) -> i64 {
@@ -135,6 +136,7 @@ pub(super) fn template(row: &SqliteRow) -> Result<Template> {
             auto_pause: duration(row, "auto_pause_ms")?,
             prepare: prepare(row.try_get::<Option<String>, _>("prepare")?.as_deref())?,
         },
+        built: built(row.try_get::<Option<String>, _>("built")?.as_deref())?,
         created_at: time(row, "created_at")?,
         updated_at: time(row, "updated_at")?,
     })

@@ -29,6 +29,7 @@ const STEPS: &[&str] = &[
     include_str!("schema/0019.sql"),
     include_str!("schema/0020.sql"),
     include_str!("schema/0021.sql"),
+    include_str!("schema/0022.sql"),
 ];
 
 /// Upgrades the file to the current schema, each step in a transaction.

@@ -13,7 +13,7 @@ use super::database::Sqlite;
 use super::rows::{count, ms, resources, sandbox_id};
 
 const COLUMNS: &str = "id, name, owner_id, sandbox_id, provider, image, memory_mb, vcpus, disk_mb, pids, state, \
-                       temporary, has_memory, size_bytes, created_at";
+                       temporary, has_memory, size_bytes, created_at, of_template";
 
 fn read(row: &SqliteRow) -> Result<Snapshot> {
     let state: String = row.try_get("state")?;
@@ -27,6 +27,7 @@ fn read(row: &SqliteRow) -> Result<Snapshot> {
         resources: resources(row)?,
         state: SnapshotState::parse(&state).ok_or_else(|| Error::Corrupt(format!("state `{state}`")))?,
         is_temporary: row.try_get("temporary")?,
+        is_of_template: row.try_get("of_template")?,
         has_memory: row.try_get("has_memory")?,
         size_bytes: count(row.try_get("size_bytes")?),
         created_at: crate::clock::from_ms(row.try_get("created_at")?),
@@ -65,7 +66,7 @@ impl SnapshotStore for Sqlite {
         }
         let sql = format!(
             "INSERT INTO snapshots ({COLUMNS}) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
         );
         sqlx::query(sqlx::AssertSqlSafe(sql))
             .bind(snapshot.id.as_str())
@@ -83,6 +84,7 @@ impl SnapshotStore for Sqlite {
             .bind(snapshot.has_memory)
             .bind(signed(snapshot.size_bytes))
             .bind(ms(snapshot.created_at))
+            .bind(snapshot.is_of_template)
             .execute(&mut *tx)
             .await?;
         tx.commit().await?;
@@ -127,7 +129,7 @@ impl SnapshotStore for Sqlite {
         let sql = format!(
             "SELECT {COLUMNS} FROM snapshots WHERE state = 'ready' AND (created_at, id) < ($1, $2) \
              AND ($3 IS NULL OR owner_id = $3) AND ($4 IS NULL OR sandbox_id = $4) \
-             ORDER BY created_at DESC, id DESC LIMIT $5"
+             AND NOT ($6 AND of_template) ORDER BY created_at DESC, id DESC LIMIT $5"
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
             .bind(after.map_or(i64::MAX, |after| ms(after.created_at)))
@@ -135,6 +137,7 @@ impl SnapshotStore for Sqlite {
             .bind(filter.owner.as_ref().map(OwnerId::as_str))
             .bind(filter.sandbox.as_ref().map(domain::SandboxId::as_str))
             .bind(limit)
+            .bind(filter.without_templates)
             .fetch_all(&self.readers)
             .await?;
         rows.iter().map(read).collect()

@@ -1,16 +1,18 @@
 //! Templates.
 
 use domain::{OwnerId, SpawnOptions, Timestamp};
+use sqlx::SqliteConnection;
 
 use super::super::error::Result;
 use super::super::templates::{Inserted, Template, TemplateBounds, TemplateCursor, TemplateFilter};
+use super::built::built_text;
 use super::connections::Connections;
 use super::policies::policy_text;
 use super::prepare::prepare_text;
 use super::rows::{TEMPLATE_COLUMNS, count, metadata_text, ms, template, ttl_ms};
 
 /// Returns the owner as it is in a row: the operator's templates have an empty one.
-fn owner_text(owner: Option<&OwnerId>) -> &str {
+pub(super) fn owner_text(owner: Option<&OwnerId>) -> &str {
     owner.map_or("", OwnerId::as_str)
 }
 
@@ -35,10 +37,17 @@ pub(super) async fn insert(pool: &Connections, new: &Template, bounds: TemplateB
     if new.owner.is_some() && count(rows_of_owner) >= bounds.per_owner {
         return Ok(Inserted::FullOfOwner);
     }
+    insert_row(&mut tx, new).await?;
+    tx.commit().await?;
+    Ok(Inserted::Done)
+}
+
+/// Inserts a row.
+pub(super) async fn insert_row(tx: &mut SqliteConnection, new: &Template) -> Result<()> {
     sqlx::query(
         "INSERT INTO templates (name, image, provider, memory_mb, vcpus, disk_mb, entrypoint, ttl_ms, metadata, \
-         egress, auto_pause_ms, prepare, created_at, updated_at, pids, owner_id) VALUES ($1, $2, $3, $4, $5, $6, $7, \
-         $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+         egress, auto_pause_ms, prepare, created_at, updated_at, pids, owner_id, built) VALUES ($1, $2, $3, $4, $5, $6, $7, \
+         $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
     )
     .bind(&new.name)
     .bind(&new.options.image)
@@ -55,11 +64,11 @@ pub(super) async fn insert(pool: &Connections, new: &Template, bounds: TemplateB
     .bind(ms(new.created_at))
     .bind(ms(new.updated_at))
     .bind(new.options.size.pids)
-    .bind(owner)
-    .execute(&mut *tx)
+    .bind(owner_text(new.owner.as_ref()))
+    .bind(built_text(new.built.as_ref()))
+    .execute(tx)
     .await?;
-    tx.commit().await?;
-    Ok(Inserted::Done)
+    Ok(())
 }
 
 pub(super) async fn update(
@@ -71,7 +80,7 @@ pub(super) async fn update(
 ) -> Result<Option<Template>> {
     let sql = format!(
         "UPDATE templates SET image = $1, provider = $2, memory_mb = $3, vcpus = $4, disk_mb = $5, entrypoint = $6, \
-         ttl_ms = $7, metadata = $8, egress = $9, auto_pause_ms = $10, prepare = $11, updated_at = $12, pids = $14 \
+         ttl_ms = $7, metadata = $8, egress = $9, auto_pause_ms = $10, prepare = $11, updated_at = $12, pids = $14, built = NULL \
          WHERE name = $13 AND owner_id = $15 RETURNING {TEMPLATE_COLUMNS}"
     );
     let row = sqlx::query(sqlx::AssertSqlSafe(sql))

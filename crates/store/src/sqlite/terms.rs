@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use domain::{PortAccess, SandboxId, Terms};
+use domain::{PortAccess, ProcessDefaults, SandboxId, Terms};
 use serde::{Deserialize, Serialize};
 
 use super::super::error::{Error, Result};
@@ -21,35 +21,44 @@ struct Stored {
     ports: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     lifetime_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    workdir: Option<String>,
 }
 
 /// Reads a text that [`text`] wrote.
 pub(super) fn terms(text: Option<&str>) -> Result<Option<Box<Terms>>> {
     let read = |text: &str| {
-        let Stored { made_of, pauses_at_end, wakes, ports, lifetime_ms } = serde_json::from_str(text).ok()?;
+        let Stored { made_of, pauses_at_end, wakes, ports, lifetime_ms, user, workdir } =
+            serde_json::from_str(text).ok()?;
         let ports = PortAccess::parse(&ports)?;
         let lifetime = lifetime_ms.map(Duration::from_millis);
-        Some(Box::new(Terms { made_of, env: BTreeMap::new(), pauses_at_end, wakes, ports, lifetime }))
+        let defaults = ProcessDefaults { env: BTreeMap::new(), user, workdir };
+        Some(Box::new(Terms { made_of, defaults, pauses_at_end, wakes, ports, lifetime }))
     };
     text.map(|text| read(text).ok_or_else(|| Error::Corrupt("the terms of a sandbox".to_owned()))).transpose()
 }
 
 /// Writes terms, without their environment.
 pub(super) fn text(terms: &Terms) -> String {
-    let Terms { made_of, env: _, pauses_at_end, wakes, ports, lifetime } = terms;
+    let Terms { made_of, defaults, pauses_at_end, wakes, ports, lifetime } = terms;
     let stored = Stored {
         made_of: made_of.clone(),
         pauses_at_end: *pauses_at_end,
         wakes: *wakes,
         ports: ports.as_str().to_owned(),
         lifetime_ms: lifetime.map(|lifetime| u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX)),
+        user: defaults.user.clone(),
+        workdir: defaults.workdir.clone(),
     };
     serde_json::to_string(&stored).expect("texts are JSON")
 }
 
 /// Writes the environment of terms; `None` for an empty one.
 pub(super) fn env_text(terms: &Terms) -> Option<String> {
-    (!terms.env.is_empty()).then(|| serde_json::to_string(&terms.env).expect("texts are JSON"))
+    let env = &terms.defaults.env;
+    (!env.is_empty()).then(|| serde_json::to_string(env).expect("texts are JSON"))
 }
 
 /// Reads the environment of a sandbox.

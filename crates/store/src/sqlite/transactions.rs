@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use async_trait::async_trait;
 use domain::{
-    Caps, EgressPolicy, InvalidTransition, OwnerId, Quota, Room, SandboxEgress, SandboxId, SecretName, SpawnOptions,
-    State, StopReason, StoreId, Timestamp, WorkerId,
+    Caps, EgressPolicy, InvalidTransition, OwnerId, Quota, Room, SandboxEgress, SandboxId, SecretName, SnapshotId,
+    SpawnOptions, State, StopReason, StoreId, Timestamp, WorkerId,
 };
 use sqlx::Row;
 
@@ -19,7 +19,7 @@ use super::super::templates::{Inserted, Template, TemplateBounds, TemplateCursor
 use super::super::transactions::Store;
 use super::database::Sqlite;
 use super::rows::{self, SANDBOX_COLUMNS, count, ms, sandbox};
-use super::{admission, egress, ended, list, quotas, secrets, templates, terms};
+use super::{admission, builds, egress, ended, list, quotas, secrets, templates, terms};
 
 /// Counts kept by triggers, without those by owner, of which there may be many.
 pub(super) const COUNTS: &str = "SELECT scope, name, rows FROM counts \
@@ -302,6 +302,22 @@ impl Store for Sqlite {
         limit: u32,
     ) -> Result<Vec<Template>> {
         templates::list(&self.readers, filter, after, limit).await
+    }
+
+    async fn save_built(&self, saved: &[Template], bounds: TemplateBounds) -> Result<Inserted> {
+        builds::save(&self.writer, saved, bounds).await
+    }
+
+    async fn built_templates(&self, owner: Option<&OwnerId>, name: &str) -> Result<Vec<Template>> {
+        builds::of_name(&self.readers, owner, name).await
+    }
+
+    async fn delete_built(&self, owner: Option<&OwnerId>, name: &str) -> Result<u64> {
+        builds::delete(&self.writer, owner, name).await
+    }
+
+    async fn unused_builds(&self) -> Result<Vec<SnapshotId>> {
+        builds::unused(&self.readers).await
     }
 
     async fn delete_template(&self, owner: Option<&OwnerId>, name: &str) -> Result<bool> {

@@ -8,13 +8,13 @@ use super::start;
 use crate::clock::after;
 use crate::{NewSnapshot, Snapshot, SnapshotBounds, SnapshotCursor, SnapshotFilter, SnapshotState, Store};
 
-const FREE: SnapshotBounds = SnapshotBounds { count: 100, per_owner: 0, bytes: 0, left_bytes: 0 };
+pub(super) const FREE: SnapshotBounds = SnapshotBounds { count: 100, per_owner: 0, bytes: 0, left_bytes: 0 };
 
-fn id(n: u8) -> SnapshotId {
+pub(super) fn id(n: u8) -> SnapshotId {
     SnapshotId::from_entropy([n; 10])
 }
 
-fn snapshot(n: u8) -> Snapshot {
+pub(super) fn snapshot(n: u8) -> Snapshot {
     Snapshot {
         id: id(n),
         name: Some(format!("number {n}")),
@@ -25,6 +25,7 @@ fn snapshot(n: u8) -> Snapshot {
         resources: Resources { memory_mb: 64, vcpus: 2, disk_mb: 8, pids: 16 },
         state: SnapshotState::Creating,
         is_temporary: false,
+        is_of_template: false,
         has_memory: false,
         size_bytes: 0,
         created_at: after(start(), Duration::from_secs(n.into())),
@@ -94,7 +95,7 @@ async fn a_list_in_parts_is_newest_first(store: &dyn Store) {
         parts.push(next.id);
     }
     assert_eq!(parts, all);
-    let odd = SnapshotFilter { owner: snapshot(1).owner, sandbox: None };
+    let odd = SnapshotFilter { owner: snapshot(1).owner, ..SnapshotFilter::default() };
     assert_eq!(ids(store, &odd).await, [id(5), id(3), id(1)]);
     let of_one = SnapshotFilter { sandbox: Some(snapshot(3).sandbox), ..odd.clone() };
     assert_eq!(ids(store, &of_one).await, [id(3)]);

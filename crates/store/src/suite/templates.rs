@@ -42,6 +42,7 @@ pub(super) async fn are_kept_by_name(store: &dyn Store) {
         name: name.to_owned(),
         owner: None,
         options: options.clone(),
+        built: None,
         created_at: start(),
         updated_at: start(),
     };
@@ -74,6 +75,7 @@ pub(super) async fn have_owners_whose_names_do_not_meet(store: &dyn Store) {
         name: name.to_owned(),
         owner: owner.cloned(),
         options: SpawnOptions { image: owner.map(OwnerId::to_string), ..SpawnOptions::default() },
+        built: None,
         created_at: start(),
         updated_at: start(),
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use domain::{PortAccess, State, Terms};
+use domain::{PortAccess, ProcessDefaults, State, Terms};
 
 use super::{admit, end, id, listed, sandbox, start, state_after};
 use crate::clock::after;
@@ -12,7 +12,11 @@ use crate::{Applied, Change, ListFilter, Sandbox, Store};
 fn terms(made_of: &str) -> Terms {
     Terms {
         made_of: made_of.to_owned(),
-        env: BTreeMap::from([("A".to_owned(), "\u{fc}\n\"".to_owned())]),
+        defaults: ProcessDefaults {
+            env: BTreeMap::from([("A".to_owned(), "\u{fc}\n\"".to_owned())]),
+            user: Some("ann".to_owned()),
+            workdir: Some("/srv".to_owned()),
+        },
         pauses_at_end: true,
         wakes: true,
         ports: PortAccess::Token,
@@ -27,7 +31,9 @@ fn of(n: u8, made_of: &str) -> Sandbox {
 
 /// Returns terms as the store returns them with a sandbox.
 fn without_env(made_of: &str) -> Terms {
-    Terms { env: BTreeMap::new(), ..terms(made_of) }
+    let mut terms = terms(made_of);
+    terms.defaults.env = BTreeMap::new();
+    terms
 }
 
 pub(super) async fn are_kept_with_a_sandbox(store: &dyn Store) {
@@ -37,17 +43,17 @@ pub(super) async fn are_kept_with_a_sandbox(store: &dyn Store) {
     for n in [244, 245] {
         let stored = store.sandbox(&id(n)).await.unwrap().unwrap();
         assert_eq!(stored.terms.as_deref(), Some(&without_env("base")));
-        assert_eq!(store.env(&id(n)).await.unwrap(), terms("base").env);
+        assert_eq!(store.env(&id(n)).await.unwrap(), terms("base").defaults.env);
     }
     assert_eq!(store.env(&id(98)).await.unwrap(), BTreeMap::new());
     for row in store.sandboxes(&ListFilter::default(), start()).await.unwrap().sandboxes {
-        assert!(row.terms.is_none_or(|terms| terms.env.is_empty()), "a list has no environment");
+        assert!(row.terms.is_none_or(|terms| terms.defaults.env.is_empty()), "a list has no environment");
     }
     let Applied::Done { sandbox, .. } = store.apply(&id(245), Change::Started).await.unwrap() else {
         panic!("it starts");
     };
     assert_eq!(sandbox.terms.as_deref(), Some(&without_env("base")), "a change returns them too");
-    assert_eq!(store.env(&id(245)).await.unwrap(), terms("base").env);
+    assert_eq!(store.env(&id(245)).await.unwrap(), terms("base").defaults.env);
     end(store, 244..=245).await;
 }
 

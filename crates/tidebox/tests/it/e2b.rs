@@ -1,5 +1,6 @@
 //! The front for E2B's SDKs, over HTTP as they speak it.
 
+mod builds;
 mod control;
 mod data;
 mod files;

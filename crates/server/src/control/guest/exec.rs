@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use domain::{SandboxId, SecretName};
+use domain::{ProcessDefaults, SandboxId, SecretName};
 use futures_util::{StreamExt, stream};
 use providers::{ByteStream, Command, ExitStatus, Guest, OutputEvent, OutputStream, Signal, TerminalSize};
 use serde_json::json;
@@ -138,18 +138,18 @@ impl ExecCommand {
 }
 
 impl ExecRequest {
-    /// Returns the command with its deadline, the variables of its sandbox, and those that hold secrets.
+    /// Returns the command with its deadline, the defaults of its sandbox, and the variables that hold secrets.
     pub(in crate::control) fn command(
         self,
         timeout: Duration,
-        of_sandbox: BTreeMap<String, String>,
+        of_sandbox: ProcessDefaults,
         secrets: impl IntoIterator<Item = (String, String)>,
     ) -> Command {
         Command {
             argv: self.command.argv(),
-            env: of_sandbox.into_iter().chain(self.env).chain(secrets).collect(),
-            workdir: self.workdir,
-            user: self.user,
+            env: of_sandbox.env.into_iter().chain(self.env).chain(secrets).collect(),
+            workdir: self.workdir.or(of_sandbox.workdir),
+            user: self.user.or(of_sandbox.user),
             timeout,
             stdin: self.stdin.map(|bytes| stream::once(async move { Ok(bytes) }).boxed()),
             terminal: None,
@@ -209,10 +209,11 @@ impl Control {
         Ok(Running { output: observed.watch(output), timeout })
     }
 
-    /// Returns the environment of the processes of a sandbox.
-    pub(in crate::control) async fn env_of(&self, sandbox: &Sandbox) -> Result<BTreeMap<String, String>> {
-        // Every sandbox that has one has terms.
-        if sandbox.terms.is_none() { Ok(BTreeMap::new()) } else { Ok(self.store.env(&sandbox.id).await?) }
+    /// Returns the defaults of the processes of a sandbox.
+    pub(in crate::control) async fn defaults_of(&self, sandbox: &Sandbox) -> Result<ProcessDefaults> {
+        // Every sandbox that has any has terms.
+        let Some(terms) = &sandbox.terms else { return Ok(ProcessDefaults::default()) };
+        Ok(ProcessDefaults { env: self.store.env(&sandbox.id).await?, ..terms.defaults.clone() })
     }
 
     async fn prepare(self: &Arc<Self>, operation: Operation, id: &str, request: ExecRequest) -> Result<Prepared> {
@@ -225,7 +226,7 @@ impl Control {
         let secrets = self.secret_variables(&request.env_secret, sandbox.owner.as_ref()).await?;
         let observed = Observed::begin(self, operation, &sandbox, using);
         let guest = self.guest(&sandbox).await?;
-        let command = request.command(timeout, self.env_of(&sandbox).await?, secrets);
+        let command = request.command(timeout, self.defaults_of(&sandbox).await?, secrets);
         Ok(Prepared { sandbox, observed, guest, command })
     }
 

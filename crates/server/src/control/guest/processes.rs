@@ -119,8 +119,8 @@ impl Control {
         };
         let secrets = self.secret_variables(&request.env_secret, sandbox.owner.as_ref()).await?;
         let started = Instant::now();
-        let env = self.env_of(&sandbox).await?;
-        let command = providers::Command { terminal, ..request.command(timeout, env, secrets) };
+        let defaults = self.defaults_of(&sandbox).await?;
+        let command = providers::Command { terminal, ..request.command(timeout, defaults, secrets) };
         let outcome = async {
             let guest = self.guest(&sandbox).await?;
             guest.start_process(command, background).await.map_err(|error| self.guest_error(&sandbox, error))

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use domain::{Asker, Metadata, SandboxId, SnapshotId, SpawnOptions, StopReason, Terms};
+use domain::{Asker, Metadata, SandboxId, SnapshotId, SpawnOptions, StopReason};
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use providers::Chain;
 use tokio::sync::oneshot;
 
-use super::NewSnapshotRequest;
 use super::spawn_options::of_snapshot;
+use super::{NewSnapshotRequest, Purpose};
 use crate::control::error::{Error, Result};
 use crate::control::resource::Resource;
 use crate::control::service::Control;
@@ -103,7 +103,8 @@ impl Control {
         let origin = self.living(id).await?;
         let missing = || Error::NotFound(Resource::Sandbox, id.to_owned());
         let egress = self.store.egress(&origin.id).await?.ok_or_else(missing)?;
-        let snapshot = self.keep_state(id, snapshot.clone(), NewSnapshotRequest::default(), true, is_wanted).await?;
+        let snapshot =
+            self.keep_state(id, snapshot.clone(), NewSnapshotRequest::default(), Purpose::Copies, is_wanted).await?;
         let mut metadata = origin.metadata.clone();
         metadata.extend(request.metadata);
         let options = SpawnOptions {
@@ -115,7 +116,10 @@ impl Control {
         };
         let (owner, asker) = (origin.owner.clone(), request.asker);
         let terms = match origin.terms.as_deref().cloned() {
-            Some(terms) => Some(Terms { env: self.store.env(&origin.id).await?, ..terms }),
+            Some(mut terms) => {
+                terms.defaults.env = self.store.env(&origin.id).await?;
+                Some(terms)
+            }
             None => None,
         };
         let spawn =

@@ -1,10 +1,11 @@
 //! Plan of a spawn: what the request, its template, its snapshot, the owner's quota and the settings make of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::{
-    Ceilings, EgressPolicy, Quota, Resources, SandboxEgress, SandboxId, Site, SizeOptions, SpawnOptions, State, Terms,
-    WorkerId,
+    Ceilings, EgressPolicy, ProcessDefaults, Quota, Resources, SandboxEgress, SandboxId, Site, SizeOptions,
+    SpawnOptions, State, Terms, WorkerId,
 };
 use providers::Spec;
 use store::{NewSandbox, Sandbox, clock};
@@ -59,13 +60,13 @@ impl Control {
     /// Plans a request whose template was filled in. `asked` are the size fields that the caller
     /// chose, not the template.
     pub(in crate::control) async fn plan_filled(&self, request: SpawnRequest, asked: SizeOptions) -> Result<Plan> {
-        let SpawnRequest { options, owner, key, generation, asker, template_egress, source, terms, .. } = request;
+        let SpawnRequest { options, owner, key, generation, asker, template_egress, source, terms, defaults, .. } =
+            request;
         self.check_options(&options)?;
-        if let Some(terms) = &terms {
-            terms.check().map_err(|error| Error::Invalid(error.to_string()))?;
-        }
         let quota = self.quota_of(owner.as_ref()).await?;
         let ttl = self.policy.limits.under(&quota).ttl(options.ttl).map_err(|error| above("ttl", error))?;
+        let terms = with_defaults(terms, defaults, &options, ttl);
+        terms.as_ref().map_or(Ok(()), Terms::check).map_err(|error| Error::Invalid(error.to_string()))?;
         let mut offer = self.offer(options.provider.as_deref()).await?;
         if let Some(source) = &source {
             self.keep_here(&mut offer, source)?;
@@ -127,7 +128,7 @@ impl Control {
             ended_at: None,
             error: None,
             auto_pause,
-            terms: terms.map(|terms| Box::new(Terms { lifetime: Some(ttl), ..terms })),
+            terms: terms.map(Box::new),
         };
         let (caps, mut placement, pool) = (self.policy.caps, self.placement(here), self.place());
         if names_secrets || is_of_snapshot {
@@ -157,8 +158,29 @@ impl Control {
         let ttl = template.options.ttl.map(|ttl| ttl.min(limits.ttl_max));
         request.template_egress.clone_from(&template.options.egress);
         request.options = request.options.or(SpawnOptions { ttl, ..template.options });
-        request.options.metadata.insert(TEMPLATE_LABEL.to_owned(), name);
-        Ok(request)
+        request.options.metadata.insert(TEMPLATE_LABEL.to_owned(), name.clone());
+        match template.built {
+            Some(built) => self.with_built(&name, built, request).await,
+            None => Ok(request),
+        }
+    }
+}
+
+/// Returns the terms of a sandbox that lives for `ttl`, and whose template has `defaults` of its processes. Where no
+/// front agreed on terms, they are those of every sandbox of the API.
+fn with_defaults(
+    terms: Option<Terms>,
+    defaults: ProcessDefaults,
+    options: &SpawnOptions,
+    ttl: Duration,
+) -> Option<Terms> {
+    match terms {
+        Some(terms) => Some(Terms { defaults: terms.defaults.or(defaults), lifetime: Some(ttl), ..terms }),
+        None if defaults == ProcessDefaults::default() => None,
+        None => {
+            let made_of = options.metadata.get(TEMPLATE_LABEL).cloned().unwrap_or_default();
+            Some(Terms { made_of, defaults, wakes: true, ..Terms::default() })
+        }
     }
 }
 

@@ -1,10 +1,9 @@
 //! Commands that run in a box before its sandbox counts as running.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{Limits, PrepareCommand};
+use domain::{Limits, PrepareCommand, ProcessDefaults};
 use futures_util::StreamExt;
 use providers::{Background, BackgroundStdin, ExitStatus, Guest, OutputEvent};
 
@@ -56,11 +55,12 @@ async fn run(
         let stdin = if command.stdin_open { BackgroundStdin::Open } else { BackgroundStdin::Ends };
         let background = Background { name: command.name.clone(), stdin, ..Background::default() };
         let deadline = command.timeout.unwrap_or(Duration::MAX);
-        let started = guest.start_process(request.command(deadline, BTreeMap::new(), []), background).await;
+        let started = guest.start_process(request.command(deadline, ProcessDefaults::default(), []), background).await;
         return started.map(drop).map_err(Failure::Provider);
     }
     let deadline = limits.exec_timeout(command.timeout).map_err(|error| Failure::Caller(above("timeout", error)))?;
-    let mut output = guest.exec(request.command(deadline, BTreeMap::new(), [])).await.map_err(Failure::Provider)?;
+    let mut output =
+        guest.exec(request.command(deadline, ProcessDefaults::default(), [])).await.map_err(Failure::Provider)?;
     let mut last = Vec::new();
     while let Some(event) = output.next().await {
         match event.map_err(Failure::Provider)? {

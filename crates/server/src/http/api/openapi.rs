@@ -95,7 +95,7 @@ fn document(
 fn security(access: &Access, gate: Gate) -> Security {
     let demand = match gate {
         Gate::Worker(_) => return Security::Worker,
-        Gate::Preview | Gate::Sandbox(_) => Demand::Key,
+        Gate::Preview | Gate::UploadLink | Gate::Sandbox(_) => Demand::Key,
         Gate::Key(demand) => demand,
     };
     match access.asks(demand) {

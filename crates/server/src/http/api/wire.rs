@@ -279,6 +279,7 @@ pub fn template(template: &Template) -> api::Template {
         metadata: api::StringMap(metadata),
         egress: egress.map(|policy| egress::policy(&policy)),
         auto_pause: auto_pause.map(duration),
+        snapshot: template.built.as_ref().map(|built| built.snapshot.to_string()),
         prepare: prepare.map(prepare::to_api),
         created_at: time(template.created_at),
         updated_at: time(template.updated_at),

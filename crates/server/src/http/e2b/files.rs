@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use self::form::Form;
 pub use self::metadata::PREFIX;
-use super::in_box::{InBox, USER};
+use super::in_box::InBox;
 use super::query::Query;
 use super::user::{Actor, actor};
 use crate::control::Error;
@@ -50,8 +50,7 @@ impl Written {
 
 /// Returns the user of a request, and the path that it means.
 async fn addressed(api: &Api, id: &str, query: &Query) -> Result<Actor> {
-    let name = query.get("username").filter(|name| !name.is_empty()).unwrap_or(USER);
-    actor(&api.control, id, name).await
+    actor(&api.control, id, query.get("username").filter(|name| !name.is_empty())).await
 }
 
 /// Reads a file.

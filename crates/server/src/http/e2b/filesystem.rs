@@ -37,7 +37,7 @@ struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    async fn of(api: &'a Api, id: &'a str, user: &str) -> Result<Self> {
+    async fn of(api: &'a Api, id: &'a str, user: Option<&str>) -> Result<Self> {
         Ok(Self { api, id, actor: actor(&api.control, id, user).await? })
     }
 
@@ -146,7 +146,7 @@ fn held(info: &FileInfo) -> usize {
 }
 
 /// Describes a file of a sandbox.
-pub async fn stat(api: &Api, id: &str, user: &str, request: Request) -> Response {
+pub async fn stat(api: &Api, id: &str, user: Option<&str>, request: Request) -> Response {
     unary(request, |PathOnly { path }| async move {
         let files = Files::of(api, id, user).await?;
         Ok(json!({"entry": files.stat(&files.path(&path)?).await?}))
@@ -155,7 +155,7 @@ pub async fn stat(api: &Api, id: &str, user: &str, request: Request) -> Response
 }
 
 /// Lists a directory.
-pub async fn list_dir(api: &Api, id: &str, user: &str, request: Request) -> Response {
+pub async fn list_dir(api: &Api, id: &str, user: Option<&str>, request: Request) -> Response {
     metered(request, |ListDir { path, depth }, meter| async move {
         let files = Files::of(api, id, user).await?;
         if depth > DEPTH_MAX {
@@ -167,7 +167,7 @@ pub async fn list_dir(api: &Api, id: &str, user: &str, request: Request) -> Resp
 }
 
 /// Makes a directory, with its parents.
-pub async fn make_dir(api: &Api, id: &str, user: &str, request: Request) -> Response {
+pub async fn make_dir(api: &Api, id: &str, user: Option<&str>, request: Request) -> Response {
     unary(request, |PathOnly { path }| async move {
         let files = Files::of(api, id, user).await?;
         let path = files.path(&path)?;
@@ -178,7 +178,7 @@ pub async fn make_dir(api: &Api, id: &str, user: &str, request: Request) -> Resp
 }
 
 /// Moves a file or directory. The parents of its new place are made.
-pub async fn move_file(api: &Api, id: &str, user: &str, request: Request) -> Response {
+pub async fn move_file(api: &Api, id: &str, user: Option<&str>, request: Request) -> Response {
     unary(request, |Move { source, destination }| async move {
         let files = Files::of(api, id, user).await?;
         let (source, destination) = (files.path(&source)?, files.path(&destination)?);
@@ -197,7 +197,7 @@ pub async fn move_file(api: &Api, id: &str, user: &str, request: Request) -> Res
 }
 
 /// Removes a file, or a directory with its content. A missing path is not an error.
-pub async fn remove(api: &Api, id: &str, user: &str, request: Request) -> Response {
+pub async fn remove(api: &Api, id: &str, user: Option<&str>, request: Request) -> Response {
     unary(request, |PathOnly { path }| async move {
         let files = Files::of(api, id, user).await?;
         match api.control.delete_file_as(id, files.user(), &files.path(&path)?, true).await {

@@ -15,7 +15,7 @@ use crate::control::Error;
 use crate::http::error::{ApiError, Refusal, Result, RpcCode, rpc};
 use crate::http::state::Api;
 
-/// User of commands and files where a request names none.
+/// User of commands and files where neither a request nor the template names one.
 pub const USER: &str = "user";
 
 /// Id of the sandbox that a request is to, which runs and whose token was right.
@@ -41,21 +41,21 @@ impl FromRequestParts<Api> for InBox {
     }
 }
 
-/// Unix user that a remote procedure call is carried out as: that of `Authorization: Basic`, whose password is empty.
+/// Unix user that a remote procedure call names: that of `Authorization: Basic`, whose password is empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct User(pub String);
+pub struct User(pub Option<String>);
 
 impl<S: Send + Sync> FromRequestParts<S> for User {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
-        let Some(value) = parts.headers.get(header::AUTHORIZATION) else { return Ok(Self(USER.to_owned())) };
+        let Some(value) = parts.headers.get(header::AUTHORIZATION) else { return Ok(Self(None)) };
         let malformed = || rpc(RpcCode::Unauthenticated, "`Authorization` must be `Basic` with `<user>:` in base64");
         let text = value.to_str().ok().and_then(|text| text.strip_prefix("Basic ")).ok_or_else(malformed)?;
         let bytes = BASE64.decode(text.trim()).map_err(|_| malformed())?;
         let pair = String::from_utf8(bytes).map_err(|_| malformed())?;
         let (user, _) = pair.split_once(':').ok_or_else(malformed)?;
-        Ok(Self(if user.is_empty() { USER.to_owned() } else { user.to_owned() }))
+        Ok(Self(Some(user.to_owned()).filter(|user| !user.is_empty())))
     }
 }
 

@@ -36,12 +36,18 @@ const KILL_WAIT: Duration = Duration::from_secs(2);
 const USER_NAMES: [&str; 2] = ["USER", "LOGNAME"];
 
 /// Starts a process, and follows it.
-pub async fn start(api: &Api, id: &str, user: &str, request: Request) -> Response {
+pub async fn start(api: &Api, id: &str, user: Option<&str>, request: Request) -> Response {
     let ping = EventMessage::from(Event::Keepalive {});
     server_stream(request, &api.stop, ping, |message, call| begin(api, id, user, message, call)).await
 }
 
-async fn begin(api: &Api, id: &str, user: &str, message: StartRequest, call: Call) -> Result<Messages<EventMessage>> {
+async fn begin(
+    api: &Api,
+    id: &str,
+    user: Option<&str>,
+    message: StartRequest,
+    call: Call,
+) -> Result<Messages<EventMessage>> {
     let StartRequest { process, pty, tag, stdin } = message;
     let config = process.filter(|config| !config.cmd.is_empty());
     let config = config.ok_or_else(|| invalid("name the program to start in `process.cmd`"))?;
@@ -210,7 +216,8 @@ mod test {
 
     fn actor(is_only: bool) -> Actor {
         let user = (!is_only).then(|| "ann".to_owned());
-        Actor { user, name: "ann".to_owned(), home: "/home/ann".to_owned(), is_only }
+        let home = "/home/ann".to_owned();
+        Actor { user, name: "ann".to_owned(), workdir: home.clone(), home, is_only }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use axum::routing::{self, MethodRouter};
 use domain::KeyScope;
 
 use super::in_box::{InBox, User};
-use super::{connect, files, filesystem, process, sandboxes, snapshots};
+use super::{builds, connect, files, filesystem, process, sandboxes, snapshots};
 use crate::auth::Demand;
 use crate::config::RouteGroup;
 use crate::http::error::{ApiError, Refusal};
@@ -43,6 +43,7 @@ fn control_table() -> Vec<Row> {
     const ONE: Policy = WRITE.about(About::OneSandbox(NamedIn::Path));
     const NEW: Policy = WRITE.about(About::NewSandbox);
     const OWN: Policy = READ.about(About::OwnSandboxes);
+    const UPLOAD: Policy = Policy::of(Gate::UploadLink).for_owners(KeyScope::Templates);
     const SNAPSHOTS: Policy = KEY.about(About::OwnedResource).for_owners(KeyScope::Snapshots);
     vec![
         row(POST,           "/v2/sandboxes",              post(sandboxes::create),   NEW),
@@ -62,6 +63,14 @@ fn control_table() -> Vec<Row> {
         row(GET,            "/snapshots",                 get(snapshots::list),      SNAPSHOTS),
         row(Method::DELETE, "/templates/{id}",            delete(snapshots::delete), SNAPSHOTS.audited("snapshots.delete")),
         row(GET,            "/templates/aliases/{alias}", get(snapshots::alias),     TEMPLATES),
+        row(POST,           "/v3/templates",              post(builds::request),     TEMPLATES.audited("templates.build")),
+        row(GET,            "/templates/{id}/files/{hash}", get(builds::files),      TEMPLATES),
+        row(Method::PUT,    "/templates/{id}/files/{hash}", put(builds::upload),     UPLOAD),
+        row(POST,           "/v2/templates/{id}/builds/{build}", post(builds::start), NEW),
+        row(GET,            "/templates/{id}/builds/{build}/status", get(builds::status), TEMPLATES),
+        row(POST,           "/templates/tags",            post(builds::tag),         TEMPLATES.audited("templates.tag")),
+        row(Method::DELETE, "/templates/tags",            delete(builds::untag),     TEMPLATES.audited("templates.untag")),
+        row(GET,            "/templates/{id}/tags",       get(builds::tags),         TEMPLATES),
     ]
 }
 
@@ -69,7 +78,7 @@ fn control_table() -> Vec<Row> {
 macro_rules! as_user {
     ($call:path) => {
         routing::post(|State(api): State<Api>, InBox(id): InBox, User(user): User, request: Request| async move {
-            $call(&api, &id, &user, request).await
+            $call(&api, &id, user.as_deref(), request).await
         })
     };
 }
@@ -171,7 +180,9 @@ mod test {
     #[test]
     fn the_control_plane_asks_for_the_key_and_the_data_plane_for_the_token() {
         for (method, path, policy) in rows(control_table) {
-            assert!(matches!(policy.gate, Gate::Key(Demand::Key | Demand::Group(_))), "{method} {path}");
+            let is_upload = path.ends_with("/files/{hash}") && method == Method::PUT;
+            let is_keyed = matches!(policy.gate, Gate::Key(Demand::Key | Demand::Group(_)));
+            assert!(if is_upload { policy.gate == Gate::UploadLink } else { is_keyed }, "{method} {path}");
         }
         for (method, path, policy) in rows(data_table) {
             let expected = match path {
@@ -188,6 +199,8 @@ mod test {
         for (method, path, policy) in rows(control_table) {
             let expected = match path {
                 "/v2/sandboxes" | "/sandboxes" if method == Method::POST => About::NewSandbox,
+                "/v2/templates/{id}/builds/{build}" => About::NewSandbox,
+                "/templates/{id}/files/{hash}" if method == Method::PUT => About::Nothing,
                 "/v2/sandboxes" => About::OwnSandboxes,
                 _ if path.contains("sandboxes/{id}") => About::OneSandbox(NamedIn::Path),
                 _ => About::OwnedResource,
@@ -201,8 +214,9 @@ mod test {
         use KeyScope::{SandboxesRead, SandboxesWrite, Snapshots, Templates};
         for (method, path, policy) in rows(control_table) {
             let scope = match (&method, path) {
-                (_, "/templates/aliases/{alias}") => Templates,
+                (_, "/v2/templates/{id}/builds/{build}") => SandboxesWrite,
                 (_, "/snapshots" | "/templates/{id}" | "/sandboxes/{id}/snapshots") => Snapshots,
+                (_, path) if path.contains("/templates") => Templates,
                 (&Method::GET, _) => SandboxesRead,
                 _ => SandboxesWrite,
             };
@@ -215,7 +229,9 @@ mod test {
     fn changes_of_rules_and_snapshots_are_audited_and_nothing_else_is() {
         for (method, path, policy) in rows(control_table).chain(rows(data_table)) {
             let is_audited = method != Method::GET
-                && (path.ends_with("/network") || path.ends_with("/snapshots") || path.starts_with("/templates"));
+                && !path.ends_with("/files/{hash}")
+                && ["/network", "/snapshots", "/v3/templates"].iter().any(|end| path.ends_with(end))
+                || method != Method::GET && ["/templates/{id}", "/templates/tags"].contains(&path);
             assert_eq!(policy.audit != Audit::Nothing, is_audited, "{method} {path}");
         }
     }

@@ -4,16 +4,16 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use domain::{SandboxId, SnapshotId, Timestamp};
+use domain::{KeyScope, SandboxId, SnapshotId, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::paging::{self, PAGE};
 use super::query::Query;
 use super::sandboxes::{domain_of, refused, seen};
-use super::{templates, wire};
+use super::{builds, templates, wire};
 use crate::control::{Error, ForkRequest, NewSnapshotRequest, Resource, Snapshot, SnapshotCursor, SnapshotFilter};
-use crate::http::caller::Owner;
+use crate::http::caller::{Caller, Owner};
 use crate::http::error::{Result, malformed};
 use crate::http::middleware::audit::Subject;
 use crate::http::middleware::users::Viewer;
@@ -65,7 +65,7 @@ pub async fn list(State(api): State<Api>, Viewer(Owner(viewer)): Viewer, query: 
         // A sandbox that cannot exist has no snapshots.
         Some(Err(_)) => return Ok(Json(json!([])).into_response()),
     };
-    let filter = SnapshotFilter { owner: viewer, sandbox };
+    let filter = SnapshotFilter { owner: viewer, sandbox, without_templates: true };
     let limit = u32::try_from(limit).unwrap_or(1);
     let mut found = api.control.snapshots(&filter, after.as_ref(), limit + 1).await?;
     let has_more = found.len() > limit as usize;
@@ -83,12 +83,19 @@ fn cursor(text: &str) -> Option<SnapshotCursor> {
     Some(SnapshotCursor { created_at, id: SnapshotId::parse(id).ok()? })
 }
 
-/// Removes a snapshot, which is a template to E2B. Templates of this server are left to its API.
+/// Removes a template that a build made, or a snapshot, which is a template to E2B. Templates that were stored are left
+/// to the API.
 pub async fn delete(
     State(api): State<Api>,
+    caller: Caller,
+    Owner(owner): Owner,
     Viewer(Owner(viewer)): Viewer,
     Name(name): Name,
 ) -> Result<(Extension<Subject>, StatusCode)> {
+    let may_change_templates = caller.owner_key().is_none_or(|key| key.scopes().allow(KeyScope::Templates));
+    if may_change_templates && builds::delete(&api, &name, owner.as_ref()).await? {
+        return Ok((Extension(Subject(name)), StatusCode::NO_CONTENT));
+    }
     let missing = || Error::NotFound(Resource::Snapshot, name.clone());
     let id = templates::snapshot(&api, &name, viewer.as_ref()).await?.ok_or_else(missing)?;
     api.control.delete_snapshot(&id, viewer.as_ref()).await?;

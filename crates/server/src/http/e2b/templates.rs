@@ -2,29 +2,24 @@
 
 use std::time::Duration;
 
-use domain::{OwnerId, PrepareCommand};
+use domain::OwnerId;
 
+use super::in_box::USER;
 use super::wire;
-use crate::control::{Error, Resource, SnapshotFilter, SpawnRequest, Templates};
+use crate::control::{Error, Resource, SnapshotFilter, SpawnRequest, Template, Templates, user_if_possible};
 use crate::http::error::{ApiError, Result};
 use crate::http::state::Api;
 
 /// Templates that every server has.
 const BUILT_IN: [&str; 2] = ["base", "code-interpreter-v1"];
+/// Images of E2B's registry, and the templates that stand for them.
+const IMAGES: [(&str, &str); 2] = [("e2bdev/base", "base"), ("e2bdev/code-interpreter", "code-interpreter-v1")];
 /// Tags that mean the newest, which is the only one here.
 const TAGS: [&str; 2] = ["default", "latest"];
 /// Snapshots that are searched for a name.
 const SEARCHED_MAX: u32 = 1000;
 /// Images that have the account that clients expect, or get it with each box.
 const WITH_ACCOUNT: [&str; 2] = ["host", "mock"];
-/// Command that gives a box the account that clients expect, unless its image has it, with the first free number. Where
-/// no account can be added, commands run as the own user of the box.
-const MAKE_USER: &str = "id user >/dev/null 2>&1 && exit 0; \
-    n=1000; while grep -q \"^[^:]*:[^:]*:$n:\" /etc/passwd /etc/group; do n=$((n + 1)); done; \
-    for f in /etc/passwd /etc/group; do test -z \"$(tail -c 1 $f)\" || echo >>$f; done; \
-    echo \"user:x:$n:$n::/home/user:/bin/bash\" >>/etc/passwd; echo \"user:x:$n:\" >>/etc/group; \
-    mkdir -p /home/user && chown $n:$n /home/user; true";
-
 /// Returns the request for a sandbox of the template that a caller names, for `owner`. A `viewer` sees its own snapshots
 /// alone.
 ///
@@ -36,8 +31,7 @@ pub async fn spawn_of(
     owner: Option<&OwnerId>,
     viewer: Option<&OwnerId>,
 ) -> Result<SpawnRequest> {
-    let plain = without_tag(name);
-    if let Some(template) = found(api.control.template(&usable_by(owner), plain).await)? {
+    if let Some(template) = template(api, name, owner).await? {
         let mut request = SpawnRequest { template: Some(template.name), ..SpawnRequest::default() };
         if template.options.ttl.is_none() {
             request.options.ttl = lifetime(api, owner).await?;
@@ -49,19 +43,41 @@ pub async fn spawn_of(
     if let Some(id) = snapshot(api, name, viewer).await? {
         return Ok(SpawnRequest { snapshot: Some(id), ..request });
     }
-    if !BUILT_IN.contains(&plain) {
+    if !BUILT_IN.contains(&without_tag(name)) {
         return Err(Error::NotFound(Resource::Template, name.to_owned()).into());
     }
     let image = match &api.settings.e2b.image {
         Some(image) => image.clone(),
         None => api.control.default_image().await?,
     };
+    set_image(&mut request, image);
+    Ok(request)
+}
+
+/// Returns the request for a sandbox of an image. E2B's own images are not on this server: its templates stand for them.
+///
+/// # Errors
+/// If the store fails.
+pub async fn spawn_of_image(
+    api: &Api,
+    image: &str,
+    owner: Option<&OwnerId>,
+    viewer: Option<&OwnerId>,
+) -> Result<SpawnRequest> {
+    if let Some((_, template)) = IMAGES.iter().find(|(name, _)| *name == without_tag(image)) {
+        return spawn_of(api, template, owner, viewer).await;
+    }
+    let mut request = SpawnRequest::default();
+    set_image(&mut request, image.to_owned());
+    Ok(request)
+}
+
+/// Sets the image of a sandbox, which gets the account that clients expect.
+fn set_image(request: &mut SpawnRequest, image: String) {
     if !WITH_ACCOUNT.contains(&image.as_str()) {
-        let make_user = PrepareCommand { command: MAKE_USER.to_owned(), ..PrepareCommand::default() };
-        request.options.prepare = Some(vec![make_user]);
+        request.options.prepare = Some(vec![user_if_possible(USER)]);
     }
     request.options.image = Some(image);
-    Ok(request)
 }
 
 /// Returns the lifetime of a sandbox where neither its request nor its template has it.
@@ -74,8 +90,15 @@ async fn lifetime(api: &Api, owner: Option<&OwnerId>) -> Result<Option<Duration>
 /// # Errors
 /// If the store fails.
 pub async fn exists(api: &Api, name: &str, owner: Option<&OwnerId>) -> Result<bool> {
+    Ok(BUILT_IN.contains(&without_tag(name)) || template(api, name, owner).await?.is_some())
+}
+
+/// Returns the template of a name, with its tag if there is such a template, else without a tag that means the newest.
+async fn template(api: &Api, name: &str, owner: Option<&OwnerId>) -> Result<Option<Template>> {
+    let among = usable_by(owner);
     let plain = without_tag(name);
-    Ok(BUILT_IN.contains(&plain) || found(api.control.template(&usable_by(owner), plain).await)?.is_some())
+    let exact = found(api.control.template(&among, name).await)?;
+    if exact.is_some() || plain == name { Ok(exact) } else { found(api.control.template(&among, plain).await) }
 }
 
 fn usable_by(owner: Option<&OwnerId>) -> Templates {
@@ -92,7 +115,7 @@ pub async fn snapshot(api: &Api, name: &str, viewer: Option<&OwnerId>) -> Result
         Err(ApiError::Control(Error::NotSupported(_))) => return Ok(None),
         Err(error) => return Err(error),
     }
-    let filter = SnapshotFilter { owner: viewer.cloned(), sandbox: None };
+    let filter = SnapshotFilter { owner: viewer.cloned(), sandbox: None, without_templates: true };
     let snapshots = api.control.snapshots(&filter, None, SEARCHED_MAX).await?;
     let named = snapshots.into_iter().find(|snapshot| snapshot.name.as_deref() == Some(plain));
     Ok(named.map(|snapshot| snapshot.id.to_string()))

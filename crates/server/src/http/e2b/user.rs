@@ -18,16 +18,25 @@ pub struct Actor {
     pub name: String,
     /// Home directory; absolute.
     pub home: String,
+    /// Directory that relative paths begin at; absolute.
+    pub workdir: String,
     /// True if the sandbox has no other user, so that the name is one for show.
     pub is_only: bool,
 }
 
-/// Finds the user that a call acts as. Where the image of the sandbox has no [`USER`], the sandbox's own user
+/// Finds the user that a call acts as: the one that it names, else that of the sandbox's template, else [`USER`]. Where the image of the sandbox has no [`USER`], the sandbox's own user
 /// stands for it, because SDKs name it for callers who chose none.
 ///
 /// # Errors
 /// `unauthenticated` for one that the sandbox does not have.
-pub async fn actor(control: &Control, id: &str, name: &str) -> Result<Actor> {
+pub async fn actor(control: &Control, id: &str, name: Option<&str>) -> Result<Actor> {
+    let defaults = control.process_defaults(id).await;
+    let name = name.or(defaults.user.as_deref()).unwrap_or(USER);
+    let actor = named(control, id, name).await?;
+    Ok(Actor { workdir: defaults.workdir.unwrap_or_else(|| actor.home.clone()), ..actor })
+}
+
+async fn named(control: &Control, id: &str, name: &str) -> Result<Actor> {
     if name.len() > NAME_BYTES_MAX || name.contains([':', '\0']) {
         return Err(unknown(name));
     }
@@ -52,15 +61,16 @@ fn unknown(name: &str) -> ApiError {
 impl Actor {
     fn of(account: Account) -> Actor {
         let Account { name, home, is_only, .. } = account;
-        Actor { user: (!is_only).then(|| name.clone()), name, home, is_only }
+        Actor { user: (!is_only).then(|| name.clone()), name, workdir: home.clone(), home, is_only }
     }
 
     fn assumed(name: &str) -> Actor {
         let home = if name == "root" { "/root".to_owned() } else { format!("/home/{name}") };
-        Actor { user: Some(name.to_owned()), name: name.to_owned(), home, is_only: false }
+        Actor { user: Some(name.to_owned()), name: name.to_owned(), workdir: home.clone(), home, is_only: false }
     }
 
-    /// Returns the absolute path that a path of a call means: it may be relative to the home, or begin with `~`.
+    /// Returns the absolute path that a path of a call means: it may be relative to the working directory of
+    /// the template, else to the home, or begin with `~`.
     ///
     /// # Errors
     /// `invalid_argument` for the home of another user.
@@ -68,18 +78,20 @@ impl Actor {
         if path.starts_with('/') {
             return Ok(path.to_owned());
         }
-        let rest = match path.strip_prefix('~') {
-            None => path,
-            Some("") => "",
-            Some(rest) => rest.strip_prefix('/').ok_or_else(|| {
-                let fault = format!("`{path}`: only the user's own home can be written as `~`");
-                rpc(RpcCode::InvalidArgument, fault)
-            })?,
+        let (base, rest) = match path.strip_prefix('~') {
+            None => (&self.workdir, path),
+            Some("") => (&self.home, ""),
+            Some(rest) => (
+                &self.home,
+                rest.strip_prefix('/').ok_or_else(|| {
+                    let fault = format!("`{path}`: only the user's own home can be written as `~`");
+                    rpc(RpcCode::InvalidArgument, fault)
+                })?,
+            ),
         };
-        let home = self.home.trim_end_matches('/');
         Ok(match rest {
-            "" => self.home.clone(),
-            rest => format!("{home}/{rest}"),
+            "" => base.clone(),
+            rest => format!("{}/{rest}", base.trim_end_matches('/')),
         })
     }
 }
@@ -103,6 +115,9 @@ mod test {
         ] {
             assert_eq!(actor.absolute(path).ok().as_deref(), expected, "{path}");
         }
-        assert_eq!(Actor { home: "/".to_owned(), ..actor }.absolute("a").unwrap(), "/a");
+        assert_eq!(Actor { workdir: "/".to_owned(), ..actor.clone() }.absolute("a").unwrap(), "/a");
+        let elsewhere = Actor { workdir: "/srv".to_owned(), ..actor };
+        assert_eq!(elsewhere.absolute("").unwrap(), "/srv");
+        assert_eq!(elsewhere.absolute("~/a").unwrap(), "/home/ann/a");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use domain::{PortAccess, State, Terms, Timestamp};
+use domain::{PortAccess, ProcessDefaults, State, Terms, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -68,7 +68,7 @@ impl NewSandbox {
         request.options.metadata.extend(self.metadata.unwrap_or_default());
         request.terms = Some(Terms {
             made_of: self.template_id,
-            env: self.env_vars.unwrap_or_default(),
+            defaults: ProcessDefaults { env: self.env_vars.unwrap_or_default(), ..ProcessDefaults::default() },
             pauses_at_end: self.auto_pause.unwrap_or(false),
             wakes: self.auto_resume.is_some_and(|resume| resume.enabled),
             ports: network.ports(),
@@ -221,7 +221,7 @@ mod test {
         assert_eq!(request.options.ttl, Some(Duration::from_secs(7)));
         assert_eq!(request.options.metadata["k"], "v");
         assert_eq!(request.options.egress.unwrap().mode, domain::EgressMode::None);
-        assert_eq!((terms.env["A"].as_str(), terms.pauses_at_end, terms.wakes), ("b", true, true));
+        assert_eq!((terms.defaults.env["A"].as_str(), terms.pauses_at_end, terms.wakes), ("b", true, true));
         assert_eq!(terms.ports, PortAccess::Token);
     }
 

@@ -123,6 +123,7 @@ async fn admit(api: &Api, gate: Gate, offered: Result<(), Denied>, request: &mut
             Ok(()) => admission::admit(api, request).await?,
             Err(denied) => return Err(denied),
         },
+        Gate::UploadLink => e2b::upload_link::admit(api, request)?,
         Gate::Sandbox(proof) => e2b::admission::admit(api, proof, request).await?,
     };
     Ok(Admitted { principal, wrong_key })
@@ -140,7 +141,7 @@ async fn pass_on(
     let is_counted = match policy.gate {
         Gate::Key(demand) => demand != Demand::Nothing,
         Gate::Worker(_) => false,
-        Gate::Preview | Gate::Sandbox(_) => true,
+        Gate::Preview | Gate::UploadLink | Gate::Sandbox(_) => true,
     };
     let mut allowed = None;
     if let Some(limited) = limited.filter(|_| is_counted) {
@@ -161,7 +162,7 @@ async fn pass_on(
 fn owner_named(gate: Gate, request: &Request) -> Result<Option<OwnerId>, String> {
     let extensions = request.extensions();
     match gate {
-        Gate::Sandbox(_) => Ok(extensions.get::<Proven>().and_then(|proven| proven.owner.clone())),
+        Gate::UploadLink | Gate::Sandbox(_) => Ok(extensions.get::<Proven>().and_then(|proven| proven.owner.clone())),
         Gate::Preview if extensions.get() != Some(&Admission::Key) => Ok(None),
         Gate::Preview | Gate::Key(_) | Gate::Worker(_) => owner(request.headers()),
     }
@@ -171,7 +172,7 @@ fn owner_named(gate: Gate, request: &Request) -> Result<Option<OwnerId>, String>
 fn check_owner(api: &Api, policy: Policy, caller: &Caller, headers: &HeaderMap) -> Result<()> {
     let demand = match policy.gate {
         Gate::Key(demand) => demand,
-        Gate::Preview | Gate::Worker(_) | Gate::Sandbox(_) => Demand::Key,
+        Gate::Preview | Gate::UploadLink | Gate::Worker(_) | Gate::Sandbox(_) => Demand::Key,
     };
     let checked = api.settings.access.check_owner_access(&caller.principal, demand, policy.owners);
     checked.map_err(Refusal::Forbidden)?;
@@ -192,7 +193,7 @@ fn refuse(request: &Request, limited: Option<&Limited<'_>>, denied: Denied) -> R
 fn depends_on_key(gate: Gate, access: &Access, request: &Request) -> bool {
     match gate {
         Gate::Key(demand) => access.depends_on_key(demand, request.headers()),
-        Gate::Worker(_) => true,
+        Gate::Worker(_) | Gate::UploadLink => true,
         Gate::Sandbox(proof) => proof != Proof::Nothing,
         Gate::Preview => access.depends_on_key(Demand::Key, request.headers()),
     }

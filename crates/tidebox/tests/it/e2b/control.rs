@@ -81,7 +81,6 @@ async fn an_error_has_its_status_as_a_number_and_a_message_that_tells_what_to_ch
         (Method::GET, "/templates/aliases/nonsense", Value::Null, 404, "does not exist"),
         (Method::GET, "/v2/sandboxes?state=odd", Value::Null, 400, "`state`"),
         (Method::GET, "/volumes", Value::Null, 404, "/volumes"),
-        (Method::POST, "/v3/templates", json!({"name": "x"}), 404, "/v3/templates"),
         (Method::PUT, "/v2/sandboxes", json!({}), 405, "method"),
     ] {
         let request = e2b.asking(method.clone(), path);

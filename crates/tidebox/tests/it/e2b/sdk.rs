@@ -81,6 +81,10 @@ struct Program {
 const QUICKSTART: Program =
     Program { python: include_str!("quickstart.py"), javascript: include_str!("quickstart.mjs") };
 
+/// Builds a template, and uses it.
+const TEMPLATE: Program = Program { python: include_str!("template.py"), javascript: include_str!("template.mjs") };
+const BUILT: &str = "hellotide\n/home/user/app\ntide\n\n";
+
 impl Program {
     /// Runs the program with every version of each SDK. Each time it must print `expected`, in upper or lower case.
     async fn run(self, e2b: &E2b, expected: &str) {
@@ -118,6 +122,29 @@ async fn the_quickstart_in_python_runs_unmodified() {
 #[tokio::test]
 async fn the_quickstart_in_javascript_runs_unmodified() {
     QUICKSTART.run_in_javascript(&E2b::start(NATIVE).await, "user: all done\n").await;
+}
+
+#[tokio::test]
+async fn a_template_is_built_and_used_unmodified() {
+    TEMPLATE.run(&E2b::start(NATIVE).await, BUILT).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_template_is_built_and_used_on_docker() {
+    let Some(image) = Image::debian_like() else { return };
+    let Some((_engine, settings)) = docker::engine_with(&image) else { return };
+    let e2b = E2b::start(&settings).await;
+    docker::until_healthy(&e2b.server).await;
+    TEMPLATE.run_in_python(&e2b, BUILT).await;
+}
+
+#[tokio::test]
+async fn a_template_is_built_and_used_on_proot() {
+    if fixtures::found("proot", &[]).is_none() {
+        return;
+    }
+    let proot = "providers.native.enabled=false providers.proot.enabled=true providers.default=proot";
+    TEMPLATE.run_in_javascript(&E2b::start(proot).await, BUILT).await;
 }
 
 /// PRoot cannot work as another user, so commands run as that of the sandbox.

@@ -32,14 +32,14 @@ pub fn snapshot_filter(owner: Option<&str>, sandbox: Option<&str>) -> Result<Sna
     let owner = owner.map(|text| OwnerId::parse(text).map_err(|error| malformed(format!("`owner_id`: {error}"))));
     let sandbox =
         sandbox.map(|text| SandboxId::parse(text).map_err(|error| malformed(format!("`sandbox_id`: {error}"))));
-    Ok(SnapshotFilter { owner: owner.transpose()?, sandbox: sandbox.transpose()? })
+    Ok(SnapshotFilter { owner: owner.transpose()?, sandbox: sandbox.transpose()?, without_templates: false })
 }
 
 /// Converts a snapshot to the API.
 pub fn snapshot(snapshot: &Snapshot, kernel: Option<String>) -> api::SnapshotSummary {
     api::SnapshotSummary {
         id: snapshot.id.to_string(),
-        kind: "sandbox".to_owned(),
+        kind: if snapshot.is_of_template { "template" } else { "sandbox" }.to_owned(),
         name: snapshot.name.clone(),
         owner_id: snapshot.owner.as_ref().map(ToString::to_string),
         sandbox_id: Some(snapshot.sandbox.to_string()),

@@ -31,18 +31,18 @@ async fn directory(files: &Files<'_>, path: &str) -> Result<String> {
 }
 
 /// Sends the changes of a directory.
-pub async fn watch_dir(api: &Api, id: &str, user: &str, request: Request) -> Response {
+pub async fn watch_dir(api: &Api, id: &str, user: Option<&str>, request: Request) -> Response {
     server_stream(request, &api.stop, json!({"keepalive": {}}), |message, _| begin(api, id, user, message)).await
 }
 
-async fn begin(api: &Api, id: &str, user: &str, message: Watch) -> Result<Messages<Value>> {
+async fn begin(api: &Api, id: &str, user: Option<&str>, message: Watch) -> Result<Messages<Value>> {
     let files = Files::of(api, id, user).await?;
     let dir = directory(&files, &message.path).await?;
     let changes = api.control.watch_files_as(id, files.user(), &dir, message.recursive).await?;
     let looking = Looking {
         api: api.clone(),
         id: id.to_owned(),
-        user: user.to_owned(),
+        user: user.map(str::to_owned),
         dir,
         include_entry: message.include_entry,
     };
@@ -69,7 +69,7 @@ async fn begin(api: &Api, id: &str, user: &str, message: Watch) -> Result<Messag
 struct Looking {
     api: Api,
     id: String,
-    user: String,
+    user: Option<String>,
     dir: String,
     include_entry: bool,
 }
@@ -78,7 +78,7 @@ impl Looking {
     async fn event(&self, change: &FileChange) -> Result<Value, Cut> {
         let mut event = event(change, &self.dir);
         if self.include_entry && !matches!(event["type"].as_str(), Some("EVENT_TYPE_REMOVE" | "EVENT_TYPE_RENAME")) {
-            let files = Files::of(&self.api, &self.id, &self.user).await?;
+            let files = Files::of(&self.api, &self.id, self.user.as_deref()).await?;
             // A file that has gone since has no entry.
             if let Ok(entry) = files.stat(&change.path).await {
                 event["entry"] = serde_json::to_value(entry).unwrap_or_default();
@@ -108,7 +108,7 @@ fn event(change: &FileChange, dir: &str) -> Value {
 }
 
 /// Begins to keep the changes of a directory.
-pub async fn create_watcher(api: &Api, id: &str, user: &str, request: Request) -> Response {
+pub async fn create_watcher(api: &Api, id: &str, user: Option<&str>, request: Request) -> Response {
     unary(request, |message: Watch| async move {
         let files = Files::of(api, id, user).await?;
         let dir = directory(&files, &message.path).await?;
@@ -119,13 +119,14 @@ pub async fn create_watcher(api: &Api, id: &str, user: &str, request: Request) -
 }
 
 /// Returns the changes since the last time.
-pub async fn watcher_events(api: &Api, id: &str, user: &str, request: Request) -> Response {
+pub async fn watcher_events(api: &Api, id: &str, user: Option<&str>, request: Request) -> Response {
     metered(request, |message: OfWatcher, meter| async move {
         let Watcher { number, include_entry, dir } = Watcher::of(&message.watcher_id)?;
         meter.hold(LIST_BYTES).await?;
         let rows = api.control.watcher_changes(id, number).await?;
         meter.hold(rows.iter().map(|row| held(row, include_entry)).sum()).await?;
-        let looking = Looking { api: api.clone(), id: id.to_owned(), user: user.to_owned(), dir, include_entry };
+        let looking =
+            Looking { api: api.clone(), id: id.to_owned(), user: user.map(str::to_owned), dir, include_entry };
         let mut events = Vec::new();
         for row in rows {
             let WatchRow::Change(change) = row else { continue };
