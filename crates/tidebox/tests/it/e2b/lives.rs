@@ -106,7 +106,8 @@ async fn a_sandbox_pauses_at_its_end_and_traffic_wakes_it_if_both_were_asked_for
         };
         e2b.server.until("the sandbox is paused", paused).await;
     }
-    refused(&e2b.get(&format!("/sandboxes/{}", killed.id)).await, 404, &killed.id);
+    let of_killed = format!("/sandboxes/{}", killed.id);
+    e2b.server.until("the other is gone", async || e2b.get(&of_killed).await.status == 404).await;
     assert_eq!((health(&e2b, &asleep).await, health(&e2b, &wakes).await), (502, 204));
     assert_eq!(shown(&e2b, &wakes.id).await["lifecycle"], json!({"onTimeout": "pause", "autoResume": true}));
     assert_eq!(shown(&e2b, &asleep.id).await["state"], "paused");
