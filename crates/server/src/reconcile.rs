@@ -39,6 +39,8 @@ const REFUSALS_EVERY: Duration = Duration::from_secs(5);
 const KEY_USES_EVERY: Duration = Duration::from_secs(60);
 /// Interval at which old rows of ended sandboxes are deleted.
 const RETENTION_EVERY: Duration = Duration::from_secs(60);
+/// Interval at which what is left of builds of templates is removed.
+const BUILDS_EVERY: Duration = Duration::from_secs(60);
 /// Pause before event ids are requested again after the store failed.
 const IDS_RETRY: Duration = Duration::from_secs(1);
 /// Interval at which boxes are looked for whose connections are not served: an agent waits a few
@@ -61,6 +63,7 @@ pub async fn run(control: Arc<Control>, data_dir: std::path::PathBuf, stop: Canc
     let mut jobs = JoinSet::new();
     jobs.spawn(look_at_rows(Arc::clone(&control)));
     jobs.spawn(tidy_the_pool(Arc::clone(&control)));
+    jobs.spawn(tidy_builds(Arc::clone(&control)));
     jobs.spawn(give_space_back(Arc::clone(&control)));
     jobs.spawn(pause_idle(Arc::clone(&control)));
     jobs.spawn(serve_egress(Arc::clone(&control)));
@@ -108,6 +111,15 @@ async fn tidy_the_pool(control: Arc<Control>) {
     loop {
         look.tick().await;
         report("pool", control.reconcile_pool().await);
+    }
+}
+
+/// Forgets builds that are over, and removes what is left of them.
+async fn tidy_builds(control: Arc<Control>) {
+    let mut look = interval(BUILDS_EVERY);
+    loop {
+        look.tick().await;
+        report("builds", control.tidy_builds().await);
     }
 }
 
@@ -260,7 +272,7 @@ async fn follow_clock(control: &Control) -> Result<()> {
     Ok(())
 }
 
-async fn forget(control: &Arc<Control>) -> Result<()> {
+async fn forget(control: &Control) -> Result<()> {
     let purged = control.store().purge_ended(control.retention_ends_before(), control.now()).await?;
     if purged > 0 {
         tracing::debug!(purged, "deleted the rows of sandboxes that ended long ago");
@@ -273,7 +285,7 @@ async fn forget(control: &Arc<Control>) -> Result<()> {
     if pruned > 0 {
         tracing::debug!(pruned, "deleted old rows of the audit history");
     }
-    control.tidy_builds().await
+    Ok(())
 }
 
 #[cfg(test)]

@@ -91,12 +91,14 @@ impl Control {
         &self.builds.archives
     }
 
-    /// Forgets builds and archives that are over, and removes files that no template starts from.
+    /// Forgets builds and archives that are over, and removes files that no template starts from, and archives that a
+    /// server before left.
     ///
     /// # Errors
-    /// If the store fails.
+    /// If the store or the disk fails.
     pub(crate) async fn tidy_builds(self: &Arc<Self>) -> Result<()> {
         self.builds.forget_old();
+        self.builds.archives.clear_leftovers().await?;
         self.remove_unused_builds().await
     }
 }

@@ -115,6 +115,11 @@ impl Archives {
         Ok(())
     }
 
+    /// Removes what a server before left.
+    pub(super) async fn clear_leftovers(&self) -> Result<()> {
+        if self.folder.exists() { self.make_folder().await } else { Ok(()) }
+    }
+
     async fn make_folder(&self) -> Result<()> {
         let mut is_made = self.is_made.lock().await;
         if !*is_made {
