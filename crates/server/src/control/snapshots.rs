@@ -263,11 +263,13 @@ impl Control {
     /// caller goes away.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is none of this id, [`Error::Conflict`] for the files of a template, and the provider's error if the removal failed;
-    /// it is then retried.
+    /// [`Error::NotFound`] if there is none of this id, [`Error::Conflict`] for the files of a template, and the
+    /// provider's error if the removal failed; it is then retried.
     pub async fn delete_snapshot(self: &Arc<Self>, id: &str, viewer: Option<&OwnerId>) -> Result<()> {
         let row = self.snapshot(id, viewer).await?;
-        Self::check_not_of_template(&row)?;
+        if row.is_of_template {
+            return Err(Conflict::OfTemplate { snapshot: row.id }.into());
+        }
         let control = Arc::clone(self);
         let removal = self.tasks.spawn(async move {
             let started = Instant::now();

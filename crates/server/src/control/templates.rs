@@ -31,6 +31,11 @@ pub enum Templates {
 }
 
 impl Templates {
+    /// Returns the templates that a sandbox of `owner` may be made of; the operator's for `None`.
+    pub fn usable_by(owner: Option<&OwnerId>) -> Self {
+        owner.cloned().map_or(Self::Of(None), Self::UsableBy)
+    }
+
     /// Returns the owner of what is changed.
     fn owner(&self) -> Option<&OwnerId> {
         match self {

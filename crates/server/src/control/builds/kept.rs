@@ -20,6 +20,7 @@ const KEPT: Duration = Duration::from_secs(3600);
 const BUILDS_MAX: usize = 200;
 /// Most builds of one owner that are kept.
 const BUILDS_OF_OWNER_MAX: usize = 20;
+
 /// A request to build a template, before its steps are known.
 #[derive(Debug, Clone)]
 pub struct NewBuild {

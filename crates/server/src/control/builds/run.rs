@@ -17,12 +17,11 @@ use super::steps::{Failed, Workshop};
 use crate::control::conflict::Conflict;
 use crate::control::error::{Error, Result};
 use crate::control::limit::{Counted, Limit};
-use crate::control::resource::Resource;
 use crate::control::service::Control;
-use crate::control::snapshots::spawn_options::{of_image, of_snapshot};
+use crate::control::snapshots::spawn_options::within;
 use crate::control::snapshots::{NewSnapshotRequest, Purpose, snapshots_of};
 use crate::control::spawn::SpawnRequest;
-use crate::control::templates::OWNERS_SHARE;
+use crate::control::templates::{OWNERS_SHARE, Templates};
 use crate::events::EventType;
 
 /// Longest build.
@@ -157,7 +156,7 @@ impl Control {
     /// Returns the outcome of the build that a build begins with, if it does.
     async fn base_of(&self, recipe: &Recipe) -> Result<Option<Built>> {
         let SpawnRequest { template: Some(name), owner, .. } = &recipe.base else { return Ok(None) };
-        Ok(self.template(&super::tags::usable_by(owner.as_ref()), name).await?.built)
+        Ok(self.template(&Templates::usable_by(owner.as_ref()), name).await?.built)
     }
 
     /// Takes the snapshot, before the start command where it has files alone and after it where it has the processes
@@ -191,6 +190,8 @@ impl Control {
         let kept = kept.await;
         if kept.is_err() {
             self.discard_snapshot(&snapshot).await;
+        } else if let Err(error) = self.remove_unused_builds().await {
+            tracing::warn!(error = %Chain(&error), "cannot remove the files of earlier builds; retrying later");
         }
         kept
     }
@@ -207,11 +208,11 @@ impl Control {
         }
         build.log(self.now(), LogLevel::Info, "starting the start command");
         let limits = self.limits_of(sandbox.owner.as_ref()).await?;
-        workshop.prepare(sandbox, start, &limits).await
+        workshop.prepare(sandbox, &within(start.to_vec(), &limits), &limits).await
     }
 
     /// Stores the template, with its tags, in the place of what an earlier build made.
-    async fn save_build(self: &Arc<Self>, build: &Build, built: Built) -> Result<()> {
+    async fn save_build(&self, build: &Build, built: Built) -> Result<()> {
         let now = self.now();
         let template = Template {
             name: String::new(),
@@ -223,11 +224,8 @@ impl Control {
         };
         let names = build.new.template.names(&build.new.tags);
         let templates: Vec<_> = names.into_iter().map(|name| Template { name, ..template.clone() }).collect();
-        {
-            let _lock = self.builds.templates.lock().await;
-            self.save_templates(&templates).await?;
-        }
-        self.remove_unused_builds().await
+        let _lock = self.builds.templates.lock().await;
+        self.save_templates(&templates).await
     }
 
     /// Stores templates that a build made.
@@ -275,39 +273,5 @@ impl Control {
             self.discard_snapshot(&id).await;
         }
         Ok(())
-    }
-
-    /// Checks that a snapshot is not the files of a template.
-    ///
-    /// # Errors
-    /// [`Error::Conflict`] if it is.
-    pub(in crate::control) fn check_not_of_template(snapshot: &store::Snapshot) -> Result<()> {
-        if snapshot.is_of_template {
-            return Err(Conflict::OfTemplate { snapshot: snapshot.id.clone() }.into());
-        }
-        Ok(())
-    }
-
-    /// Returns the request with the files and the defaults that a build gave its template.
-    pub(in crate::control) async fn with_built(
-        &self,
-        template: &str,
-        built: Built,
-        mut request: SpawnRequest,
-    ) -> Result<SpawnRequest> {
-        if request.options.image.is_some() {
-            let fault = format!("the template `{template}` has files of its own; leave out `image`");
-            return Err(Error::Invalid(fault));
-        }
-        let row = self.store.snapshot(&built.snapshot).await?;
-        let is_ready = |row: &store::Snapshot| row.state == store::SnapshotState::Ready;
-        let lost = || Error::NotFound(Resource::Snapshot, built.snapshot.to_string());
-        let snapshot = row.filter(is_ready).ok_or_else(lost)?;
-        let is_elsewhere = request.options.provider.as_ref().is_some_and(|name| *name != snapshot.provider);
-        if is_elsewhere || !snapshot.has_memory {
-            request.options.prepare.get_or_insert(built.start);
-        }
-        request.defaults = built.defaults;
-        Ok(if is_elsewhere { of_image(request, snapshot) } else { of_snapshot(request, snapshot) })
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use domain::{Limits, PrepareCommand, ProcessDefaults, base32};
+use domain::{Limits, PrepareCommand, ProcessDefaults, Terms, base32};
 use futures_util::StreamExt;
 use providers::{ExitStatus, Guest, OutputEvent};
 use store::Sandbox;
@@ -104,7 +104,9 @@ impl<'a> Workshop<'a> {
                     let value = self.script(scripts::EXPAND, &[value]).await?;
                     self.defaults.env.insert(name.clone(), value);
                 }
-                Ok(())
+                // No sandbox could start with it.
+                let terms = Terms { defaults: self.defaults.clone(), ..Terms::default() };
+                terms.check().map_err(|fault| Failed::Step(fault.to_string()))
             }
             Step::Workdir(path) => {
                 let (owner, base) = (self.user_now().unwrap_or_default().to_owned(), self.base().await?);
@@ -113,10 +115,11 @@ impl<'a> Workshop<'a> {
                 Ok(())
             }
             Step::User(name) => {
+                // A box that has one user only runs everything as that.
                 if self.root.is_some() {
                     self.script(scripts::MAKE_USER, &[name]).await?;
+                    self.defaults.user = Some(name.clone());
                 }
-                self.defaults.user = Some(name.clone());
                 Ok(())
             }
         }

@@ -15,11 +15,6 @@ use crate::control::templates::Templates;
 /// Most tags of one request.
 const TAGS_MAX: usize = 20;
 
-/// Returns the templates that requests for an owner may use.
-pub(super) fn usable_by(owner: Option<&OwnerId>) -> Templates {
-    owner.cloned().map_or(Templates::Of(None), Templates::UsableBy)
-}
-
 impl Control {
     /// Returns the template of this name that a build made, and its tags.
     ///

@@ -1,16 +1,17 @@
 //! Spawns of snapshots: their options, and the providers that can make them.
 
-use domain::{Resources, SizeOptions, SpawnOptions};
+use domain::{Built, Limits, PrepareCommand, Resources, SizeOptions, SpawnOptions};
 use providers::Provider;
 
 use super::image_names::name_of;
 use super::snapshots_of;
 use crate::control::error::{Error, Result};
+use crate::control::resource::Resource;
 use crate::control::service::Control;
 use crate::control::spawn::{Source, SpawnRequest};
 use crate::control::unavailable::{Unavailable, Unhealthy};
 use crate::control::workers::placement::Offer;
-use store::Snapshot;
+use store::{Snapshot, SnapshotState};
 
 impl Control {
     /// Fills options that a spawn leaves out from its snapshot.
@@ -32,6 +33,30 @@ impl Control {
             return Ok(of_image(request, snapshot));
         }
         Ok(of_snapshot(request, snapshot))
+    }
+
+    /// Returns the request with the files and the defaults that a build gave its template.
+    pub(in crate::control) async fn with_built(
+        &self,
+        template: &str,
+        built: Built,
+        mut request: SpawnRequest,
+    ) -> Result<SpawnRequest> {
+        if request.options.image.is_some() {
+            let fault = format!("the template `{template}` has files of its own; leave out `image`");
+            return Err(Error::Invalid(fault));
+        }
+        let row = self.store.snapshot(&built.snapshot).await?;
+        let is_ready = |row: &Snapshot| row.state == SnapshotState::Ready;
+        let lost = || Error::NotFound(Resource::Snapshot, built.snapshot.to_string());
+        let snapshot = row.filter(is_ready).ok_or_else(lost)?;
+        let is_elsewhere = request.options.provider.as_ref().is_some_and(|name| *name != snapshot.provider);
+        if is_elsewhere || !snapshot.has_memory {
+            let limits = self.limits_of(request.owner.as_ref()).await?;
+            request.options.prepare.get_or_insert_with(|| within(built.start, &limits));
+        }
+        request.defaults = built.defaults;
+        Ok(if is_elsewhere { of_image(request, snapshot) } else { of_snapshot(request, snapshot) })
     }
 
     /// Restricts an offer to this server, where the snapshots are.
@@ -61,6 +86,15 @@ impl Control {
             "the machine of the snapshot has `pids` {pids}, which cannot change; leave `pids` out"
         )))
     }
+}
+
+/// Returns the commands that start what a template runs, with no deadline above the owner's maximum: the template may
+/// have been built with another.
+pub(in crate::control) fn within(mut commands: Vec<PrepareCommand>, limits: &Limits) -> Vec<PrepareCommand> {
+    for command in &mut commands {
+        command.timeout = command.timeout.map(|timeout| timeout.min(limits.exec_timeout_max));
+    }
+    commands
 }
 
 /// Returns the request with the options of the snapshot's box for those that it leaves out.

@@ -151,7 +151,7 @@ impl Control {
     /// Fills options that the request leaves out from its template.
     pub(in crate::control) async fn with_template(&self, mut request: SpawnRequest) -> Result<SpawnRequest> {
         let Some(name) = request.template.take() else { return Ok(request) };
-        let among = request.owner.clone().map_or(Templates::Of(None), Templates::UsableBy);
+        let among = Templates::usable_by(request.owner.as_ref());
         let template = self.template(&among, &name).await?;
         let limits = self.limits_of(request.owner.as_ref()).await?;
         // The caller did not choose the template's lifetime. It is lowered to the maximum.

@@ -95,14 +95,10 @@ pub async fn exists(api: &Api, name: &str, owner: Option<&OwnerId>) -> Result<bo
 
 /// Returns the template of a name, with its tag if there is such a template, else without a tag that means the newest.
 async fn template(api: &Api, name: &str, owner: Option<&OwnerId>) -> Result<Option<Template>> {
-    let among = usable_by(owner);
+    let among = Templates::usable_by(owner);
     let plain = without_tag(name);
     let exact = found(api.control.template(&among, name).await)?;
     if exact.is_some() || plain == name { Ok(exact) } else { found(api.control.template(&among, plain).await) }
-}
-
-fn usable_by(owner: Option<&OwnerId>) -> Templates {
-    owner.cloned().map_or(Templates::Of(None), Templates::UsableBy)
 }
 
 /// Returns the id of the snapshot with this id or name, the newest of several; of those of `viewer`, if there is one.

@@ -232,6 +232,7 @@ async fn a_step_that_fails_ends_the_build_and_leaves_nothing() {
         (json!([copy(&["../a", "/b", "", ""])]), "1", "../a"),
         (json!([copy(&["a", "/b", "nobody-here", ""])]), "1", "nobody-here"),
         (json!([step("WORKDIR", &["/etc/passwd/x"])]), "1", "/etc/passwd"),
+        (json!([step("ENV", &["A", &"x".repeat(40_000), "B", "$A"])]), "1", "65536"),
     ] {
         let status = e2b.build("broken", steps).await;
         assert_eq!((&status["status"], &status["reason"]["step"]), (&json!("error"), &json!(step_number)), "{status}");
@@ -441,6 +442,10 @@ async fn builds_and_files_of_one_owner_are_none_of_anothers() {
 async fn a_crash_in_a_build_leaves_a_box_for_two_minutes_and_no_template() {
     let mut e2b = E2b::native().await;
     e2b.built("app", json!([])).await;
+    e2b.upload(&archive(&[("a", "a")], true)).await;
+    let uploads = e2b.server.data_dir().join("uploads");
+    let uploaded = || std::fs::read_dir(&uploads).unwrap().count();
+    assert_eq!(uploaded(), 1);
     let begun = e2b.new_build(json!({"name": "app"})).await;
     let steps = json!([step("RUN", &["echo running; sleep 1000"])]);
     e2b.start_build(&begun, json!({"fromTemplate": "base", "steps": steps})).await;
@@ -451,9 +456,33 @@ async fn a_crash_in_a_build_leaves_a_box_for_two_minutes_and_no_template() {
     e2b.server.kill();
     e2b.server.launch().await;
     refused(&e2b.get(&status).await, 404, &begun.id);
+    e2b.server.until("the files of the build are gone", async || uploaded() == 0).await;
     let left = e2b.get("/v2/sandboxes").await.ok();
     let ends: jiff::Timestamp = left[0]["endAt"].as_str().unwrap().parse().unwrap();
     assert!(ends.duration_since(jiff::Timestamp::now()).as_secs() <= 120, "{left}");
     assert_eq!(e2b.snapshots().await, ["template"]);
     e2b.of_template("app").await;
+}
+
+#[tokio::test]
+async fn a_ready_command_has_no_longer_than_the_owner_may_wait() {
+    let e2b = E2b::start(&format!("{NATIVE} defaults.max_exec_timeout=20s defaults.default_exec_timeout=10s")).await;
+    let recipe =
+        json!({"fromTemplate": "base", "startCmd": "touch /tmp/up; exec sleep 1000", "readyCmd": "test -e /tmp/up"});
+    let status = e2b.build_as(json!({"name": "app"}), recipe).await;
+    assert_eq!(status["status"], "ready", "{status}");
+    e2b.of_template("app").await;
+}
+
+#[tokio::test]
+async fn a_user_changes_nothing_where_a_sandbox_has_one_only() {
+    if fixtures::found("proot", &[]).is_none() {
+        return;
+    }
+    let settings = "providers.native.enabled=false providers.proot.enabled=true providers.default=proot";
+    let e2b = E2b::start(settings).await;
+    e2b.built("app", json!([step("USER", &["ann"]), step("RUN", &["echo x > /tmp/file", "bob"])])).await;
+    let sandbox = e2b.of_template("app").await;
+    e2b.call(&sandbox, "filesystem.Filesystem/Stat", json!({"path": "/tmp/file"})).await.ok();
+    assert_eq!(e2b.output(&sandbox, "cat /tmp/file").await, "x\n");
 }
