@@ -25,6 +25,7 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("erofs", &[]),
     ("firecracker", &[]),
     ("host-disk", &[]),
+    ("kernels", &[]),
     ("guest-agent", &["guest-protocol"]),
     ("client", &["api"]),
     ("images", &["domain", "guest-protocol", "host-disk"]),
@@ -34,7 +35,7 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("conformance", &["domain", "fixtures", "providers"]),
     ("store", &["domain"]),
     // A worker speaks to its control plane.
-    ("server", &["api", "client", "domain", "host-disk", "images", "providers", "store"]),
+    ("server", &["api", "client", "domain", "host-disk", "images", "kernels", "providers", "store"]),
     // The command line prints answers of the API, measures with the agent, and prepares this host for
     // virtual machines.
     ("tidebox", &["api", "client", "domain", "firecracker", "guest-protocol", "providers", "server"]),

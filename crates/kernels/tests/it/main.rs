@@ -1,0 +1,8 @@
+//! Kernels of each language, with the interpreters of this machine.
+
+mod bash;
+mod javascript;
+mod kernel;
+mod python;
+mod started;
+mod typescript;
