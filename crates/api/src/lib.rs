@@ -16,6 +16,7 @@
 //! - Their use of resources: [`SandboxStats`].
 //! - Commands: [`ExecRequest`] gives an [`ExecResult`], or a stream of [`ExecChunk`]s. Over a
 //!   WebSocket, [`SocketStart`] gives a stream of [`SocketOutput`]s.
+//! - Contexts: [`ContextRequest`] makes a [`Context`]; [`RunRequest`] gives a stream of [`RunLine`]s.
 //! - Files: [`WriteFileRequest`], [`FileInfo`]; [`SearchRequest`] and [`ReplaceRequest`] for their content.
 //! - Commands in the background: [`ProcessStarted`], [`Process`].
 //! - Connections out of a sandbox: [`EgressPolicy`], [`Egress`]; into it: [`ListeningPort`].
@@ -34,6 +35,7 @@
 #![warn(missing_docs)]
 
 mod audit;
+mod context;
 mod diagnostics;
 mod egress;
 mod event;
@@ -63,6 +65,9 @@ mod tree;
 mod worker;
 
 pub use audit::AuditEntry;
+pub use context::{
+    CodeLanguage, CompleteRequest, Completions, Context, ContextRequest, ContextState, RunLine, RunOutcome, RunRequest,
+};
 pub use diagnostics::{
     Build, Diagnostics, EventFigures, LeaseFigures, MemoryFigures, ProcessFigures, RateLimitFigures, ReportedLimits,
     RequestMemoryFigures, SandboxFigures, SchedulerFigures, StoreHealth, WarmPoolFigures, WorkerFigures, WorkerItem,

@@ -29,6 +29,8 @@
 //!   of it while the command runs; [`Client::exec_resumable`] reads on where a line broke.
 //! - Background processes: [`Client::start_process`], [`Client::processes`], [`Client::process_output`] as
 //!   a [`ProcessOutput`], [`Client::attach_process`] as [`Attached`].
+//! - Contexts, which keep the state of an interpreter between runs: [`Client::run_code`] gives a [`RunStream`];
+//!   [`Client::create_context`], [`Client::contexts`], [`Client::complete_code`].
 //! - Files: [`Client::write_file`], [`Client::list_files`], [`Client::read_file`] as a
 //!   [`FileStream`], [`Client::search_files`], [`Client::replace_in_files`],
 //!   [`Client::read_archive`], [`Client::write_archive`], [`Client::watch_files`] as
@@ -57,7 +59,7 @@
 //! [`Options::silence_max`] ([`EventStream::SILENCE_MAX`] for events).
 //!
 //! The client keeps in memory at most 1 MiB of an answer with one object, 32 MiB of a list, 256 MiB
-//! of a command's buffered output and 8 MiB of one line of a stream. More is [`Error::Protocol`].
+//! of a command's buffered output and 8 MiB of one line of a stream (20 MiB of a run of code). More is [`Error::Protocol`].
 //! JSON of more than 1 MiB (64 MiB in [`Client::write_file_whole`]) is not sent:
 //! [`Error::TooLarge`].
 
@@ -65,6 +67,7 @@
 
 mod archive;
 mod connection;
+mod context;
 mod error;
 mod event;
 mod exec;
@@ -90,6 +93,7 @@ mod worker;
 
 pub use api;
 pub use connection::{Client, Options, install_crypto, is_loopback, open_http};
+pub use context::RunStream;
 pub use error::{Error, Result, innermost};
 pub use event::{AuditQuery, EventQuery, EventStream};
 pub use exec::{ExecEvent, ExecStream, Exit};

@@ -9,17 +9,30 @@ use bytes::{Buf, Bytes};
 pub(crate) const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Buffer for received bytes and an incomplete line.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Lines {
     partial: Vec<u8>,
     unread: Bytes,
+    /// Longest line, in bytes.
+    max: usize,
 }
 
-/// A line longer than [`LINE_BYTES_MAX`].
+impl Default for Lines {
+    fn default() -> Self {
+        Self::up_to(LINE_BYTES_MAX)
+    }
+}
+
+/// A line that is too long.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LineTooLong;
 
 impl Lines {
+    /// Returns a buffer for lines of at most `max` bytes.
+    pub(crate) fn up_to(max: usize) -> Self {
+        Self { partial: Vec::new(), unread: Bytes::new(), max }
+    }
+
     /// Adds received bytes. Only valid after [`Lines::next`] returned `None`.
     pub(crate) fn push(&mut self, bytes: Bytes) {
         debug_assert!(self.unread.is_empty(), "lines are taken before more is added");
@@ -31,7 +44,7 @@ impl Lines {
         // Reads from memory cannot fail. `skip_until` is the standard library's fast search for a
         // byte.
         let length = (&mut &self.unread[..]).skip_until(b'\n').unwrap_or(0);
-        if self.partial.len() + length > LINE_BYTES_MAX {
+        if self.partial.len() + length > self.max {
             return Err(LineTooLong);
         }
         let complete = length > 0 && self.unread[length - 1] == b'\n';

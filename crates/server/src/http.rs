@@ -54,13 +54,20 @@ pub fn sites(control: Arc<Control>, settings: Settings, stop: CancellationToken)
     let (router, routes) = api::routes::router();
     let (e2b_control, e2b_control_policies) = e2b::routes::control();
     let (e2b_data, e2b_data_policies) = e2b::routes::data();
+    let (e2b_interpreter, e2b_interpreter_policies) = e2b::routes::interpreter();
     let policies = Policies {
         api: routes,
         preview: preview::POLICY,
         e2b_control: e2b_control_policies,
         e2b_data: e2b_data_policies,
+        e2b_interpreter: e2b_interpreter_policies,
     };
-    let renderers = Renderers { api: api::error::render, preview: render_preview, e2b: e2b::error::render };
+    let renderers = Renderers {
+        api: api::error::render,
+        preview: render_preview,
+        e2b: e2b::error::render,
+        e2b_interpreter: e2b::interpreter::render,
+    };
 
     let description = OnceLock::new();
     let api = Api::of(Shared {
@@ -78,6 +85,7 @@ pub fn sites(control: Arc<Control>, settings: Settings, stop: CancellationToken)
     let e2b = api.settings.e2b.is_enabled.then(|| E2bSites {
         control: middleware::around_e2b(e2b_control, &api),
         data: middleware::around_e2b(e2b_data, &api),
+        interpreter: middleware::around_e2b(e2b_interpreter, &api),
     });
     Sites {
         e2b,

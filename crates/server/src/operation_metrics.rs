@@ -70,6 +70,20 @@ pub enum Operation {
     FileWatch,
     /// A user of a sandbox was looked for.
     Account,
+    /// A context was made.
+    ContextCreate,
+    /// Contexts were listed.
+    ContextList,
+    /// Code was run in a context.
+    ContextRun,
+    /// Completions of code were looked for.
+    ContextComplete,
+    /// The code of a context was interrupted.
+    ContextInterrupt,
+    /// A context was restarted.
+    ContextRestart,
+    /// A context was removed.
+    ContextDelete,
     /// The console was read.
     Logs,
     /// The ports that listen were listed.
@@ -118,6 +132,13 @@ impl Operation {
             Operation::FileMakeDir => "file_make_dir",
             Operation::FileWatch => "file_watch",
             Operation::Account => "account",
+            Operation::ContextCreate => "context_create",
+            Operation::ContextList => "context_list",
+            Operation::ContextRun => "context_run",
+            Operation::ContextComplete => "context_complete",
+            Operation::ContextInterrupt => "context_interrupt",
+            Operation::ContextRestart => "context_restart",
+            Operation::ContextDelete => "context_delete",
             Operation::Logs => "logs",
             Operation::Ports => "ports",
             Operation::Connect => "connect",

@@ -63,6 +63,8 @@ pub enum Counted {
     SnapshotsOfOwner,
     /// Builds of templates that run at once.
     Builds,
+    /// Runs that wait for one context.
+    WaitingRuns,
 }
 
 impl fmt::Display for Limit {
@@ -153,6 +155,9 @@ impl Counted {
             }
             Counted::Builds => {
                 return write!(f, "{max} builds of templates run already; wait for one to end");
+            }
+            Counted::WaitingRuns => {
+                return write!(f, "{max} runs already wait for this context; use several contexts, or try later");
             }
             Counted::Workers => {
                 return write!(

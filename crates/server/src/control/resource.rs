@@ -17,6 +17,7 @@ pub enum Resource {
     Snapshot,
     Key,
     Build,
+    Context,
 }
 
 impl fmt::Display for Resource {
@@ -34,6 +35,7 @@ impl fmt::Display for Resource {
             Resource::Snapshot => "snapshot",
             Resource::Key => "key",
             Resource::Build => "build",
+            Resource::Context => "context",
         })
     }
 }

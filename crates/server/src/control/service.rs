@@ -15,6 +15,7 @@ use super::audit_trail::AuditTrail;
 use super::builds::archives::Archives;
 use super::builds::kept::Builds;
 use super::conflict::Conflict;
+use super::contexts::kernel::Kernels;
 use super::disk::reservations::Reservations;
 use super::error::{Error, Result};
 use super::guest::reverse_ports::Announced;
@@ -74,6 +75,7 @@ pub struct Control {
     pub(super) owner_keys: Arc<OwnerKeys>,
     pub(super) owners: Owners,
     pub(super) builds: Builds,
+    pub(super) kernels: Kernels,
 }
 
 /// Parts that [`Control`] is made of.
@@ -141,6 +143,7 @@ impl Control {
             owner_keys,
             owners: Owners::default(),
             builds: Builds::new(archives),
+            kernels: Kernels::default(),
         })
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use domain::{SandboxId, SnapshotId, WorkerId};
+use kernels::Language;
 
 use super::limit::{Cap, Limit};
 use super::resource::Resource;
@@ -40,6 +41,8 @@ pub enum Unavailable {
     NoImageStore,
     /// The image store cannot get or store an image, with the cause in its own words.
     ImageStore { cause: String },
+    /// The interpreter of a context accepted no requests in time.
+    KernelSilent { language: Language, waited: Duration },
     /// The image of a snapshot was not made in time.
     SnapshotImageLate { snapshot: SnapshotId, waited: Duration },
     /// The removal of a sandbox failed that several callers waited for.
@@ -105,6 +108,12 @@ impl fmt::Display for Unavailable {
             }
             Unavailable::Image { cause } => write!(f, "the image is not available: {cause}"),
             Unavailable::NoImageStore => f.write_str("this server has no image store"),
+            Unavailable::KernelSilent { language, waited } => write!(
+                f,
+                "the `{language}` interpreter did not start within {} seconds; give the sandbox more `vcpus`, or try \
+                 again",
+                waited.as_secs()
+            ),
             Unavailable::SnapshotImageLate { snapshot, waited } => {
                 write!(f, "the image from snapshot `{snapshot}` was not ready within {} seconds", waited.as_secs())
             }

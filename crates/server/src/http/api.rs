@@ -3,6 +3,7 @@
 
 mod admin;
 mod audit;
+mod contexts;
 mod diagnostics;
 mod egress;
 pub mod error;

@@ -12,6 +12,7 @@ pub mod error;
 mod files;
 mod filesystem;
 mod in_box;
+pub mod interpreter;
 mod network;
 mod paging;
 mod process;

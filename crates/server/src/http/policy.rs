@@ -55,6 +55,8 @@ pub enum Proof {
     Token,
     /// The token, or a signature of what is asked for.
     TokenOrSignature,
+    /// The token, or what the ports of the sandbox ask for.
+    TokenOrPort,
 }
 
 /// Sandboxes, or another thing with an owner, that a request is about.
@@ -168,6 +170,7 @@ pub struct Policies {
     /// The two planes for E2B's SDKs.
     pub(super) e2b_control: RoutePolicies,
     pub(super) e2b_data: RoutePolicies,
+    pub(super) e2b_interpreter: RoutePolicies,
 }
 
 impl Policies {
@@ -177,8 +180,9 @@ impl Policies {
             Site::Api => self.api.of(matched, method),
             Site::Preview => self.preview,
             Site::E2bControl => self.e2b_control.of(matched, method),
-            Site::E2bData if matched.is_none() => SANDBOX,
+            Site::E2bData | Site::E2bInterpreter if matched.is_none() => SANDBOX,
             Site::E2bData => self.e2b_data.of(matched, method),
+            Site::E2bInterpreter => self.e2b_interpreter.of(matched, method),
         }
     }
 }

@@ -20,6 +20,8 @@ pub enum Site {
     E2bControl,
     /// The data plane of a sandbox for E2B's SDKs.
     E2bData,
+    /// The code interpreter of a sandbox for E2B's packages.
+    E2bInterpreter,
 }
 
 /// Function that writes an error into its answer, which has the status already.
@@ -31,6 +33,7 @@ pub struct Renderers {
     pub(super) api: Render,
     pub(super) preview: Render,
     pub(super) e2b: Render,
+    pub(super) e2b_interpreter: Render,
 }
 
 impl Renderers {
@@ -41,6 +44,7 @@ impl Renderers {
             Site::Api => (self.api)(&error, response),
             Site::Preview => (self.preview)(&error, response),
             Site::E2bControl | Site::E2bData => (self.e2b)(&error, response),
+            Site::E2bInterpreter => (self.e2b_interpreter)(&error, response),
         }
     }
 }
@@ -50,6 +54,7 @@ impl Renderers {
 pub struct E2bSites {
     pub(super) control: Router,
     pub(super) data: Router,
+    pub(super) interpreter: Router,
 }
 
 /// Routers of the sites.
@@ -96,6 +101,10 @@ impl Sites {
             Plane::Data(addressed) => {
                 request.extensions_mut().insert(addressed);
                 (&e2b.data, Site::E2bData)
+            }
+            Plane::Interpreter(addressed) => {
+                request.extensions_mut().insert(addressed);
+                (&e2b.interpreter, Site::E2bInterpreter)
             }
             Plane::Port(target) => {
                 request.extensions_mut().insert(Asked::Port(target));

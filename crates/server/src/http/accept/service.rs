@@ -52,7 +52,7 @@ impl Service {
         let (body, mut left) = match site {
             Site::Preview => Patient::unhurried(body),
             Site::E2bData if routes::is_unhurried(head.uri.path()) => Patient::unhurried(body),
-            Site::Api | Site::E2bControl | Site::E2bData => Patient::new(body),
+            Site::Api | Site::E2bControl | Site::E2bData | Site::E2bInterpreter => Patient::new(body),
         };
         let request = Request::from_parts(head, Body::new(body));
         let mut response = router.oneshot(request).await.unwrap_or_else(|never| match never {});

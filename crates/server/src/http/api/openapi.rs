@@ -57,6 +57,7 @@ pub use rules::{FILES_OF_ROUTES, IMAGES_OF_ROUTES, Security};
     tags(
         (name = "sandboxes", description = "Create, find, extend and destroy sandboxes"),
         (name = "exec", description = "Run commands"),
+        (name = "contexts", description = "Run code in interpreters that keep their state"),
         (name = "files", description = "Files in a sandbox; paths are absolute and resolved in the sandbox"),
         (name = "ports", description = "TCP ports in a sandbox"),
         (name = "egress", description = "Connections out of a sandbox"),

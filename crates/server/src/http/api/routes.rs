@@ -13,8 +13,8 @@ use utoipa_axum::routes;
 use super::admin::alias;
 use super::openapi::{self, FILES_OF_ROUTES, IMAGES_OF_ROUTES};
 use super::{
-    audit, diagnostics, egress, events, exec, files, images, keys, metrics, pauses, pool, ports, previews, processes,
-    providers, quotas, sandbox_stats, sandboxes, secrets, snapshots, system, templates, workers,
+    audit, contexts, diagnostics, egress, events, exec, files, images, keys, metrics, pauses, pool, ports, previews,
+    processes, providers, quotas, sandbox_stats, sandboxes, secrets, snapshots, system, templates, workers,
 };
 use crate::auth::Demand;
 use crate::auth::token::Scope;
@@ -123,6 +123,15 @@ fn table() -> Vec<Row> {
         post(  "/sandboxes/{id}/processes/{process}/signal", routes!(processes::signal),             WRITE_BOX),
         post(  "/sandboxes/{id}/processes/{process}/resize", routes!(processes::resize),             WRITE_BOX),
         get(   "/sandboxes/{id}/processes/{process}/attach", routes!(exec::socket::attach),           Policy { takes_key_as_protocol: true, ..WRITE_BOX }),
+        post(  "/sandboxes/{id}/run",                       routes!(contexts::run_in_default),        WRITE_BOX),
+        post(  "/sandboxes/{id}/contexts",                  routes!(contexts::create),               WRITE_BOX),
+        get(   "/sandboxes/{id}/contexts",                  routes!(contexts::list),                 READ_BOX),
+        get(   "/sandboxes/{id}/contexts/{context}",        routes!(contexts::get),                  READ_BOX),
+        delete("/sandboxes/{id}/contexts/{context}",        routes!(contexts::delete),               WRITE_BOX),
+        post(  "/sandboxes/{id}/contexts/{context}/run",    routes!(contexts::run),                  WRITE_BOX),
+        post(  "/sandboxes/{id}/contexts/{context}/complete", routes!(contexts::complete),           WRITE_BOX),
+        post(  "/sandboxes/{id}/contexts/{context}/interrupt", routes!(contexts::interrupt),         WRITE_BOX),
+        post(  "/sandboxes/{id}/contexts/{context}/restart", routes!(contexts::restart),             WRITE_BOX),
         post(  "/sandboxes/{id}/files",                     routes!(files::write),                   WRITE_BOX),
         get(   "/sandboxes/{id}/files",                     routes!(files::read),                    READ_BOX),
         delete("/sandboxes/{id}/files",                     routes!(files::delete),                  WRITE_BOX),

@@ -2,6 +2,7 @@
 //! both.
 
 mod audit;
+mod contexts;
 mod egress;
 mod exec;
 mod images;
@@ -43,6 +44,9 @@ use crate::http::error::{ApiError, malformed};
 use crate::provider_registry::{Checked, Entry};
 
 pub use audit::{AuditQuery, audit_cursor, audit_entry};
+pub use contexts::{
+    code, code_in_context, code_to_complete, completions, context, context_id, default_context, new_context, run_line,
+};
 pub use egress::{egress, egress_policy};
 pub use exec::{bytes, exec_request, exec_result};
 pub use images::{image, image_detail, pruned_images, pull_progress};

@@ -14,6 +14,8 @@ use crate::http::preview::target::{self, Asked, NamedBy, Target};
 
 /// Port that stands for the data plane in host names and headers.
 pub const DATA_PORT: u16 = 49983;
+/// Port that stands for the code interpreter.
+const INTERPRETER_PORT: u16 = 49999;
 const SANDBOX_ID: &str = "e2b-sandbox-id";
 const SANDBOX_PORT: &str = "e2b-sandbox-port";
 /// Header with the token of a sandbox.
@@ -30,6 +32,8 @@ pub enum Plane {
     Control,
     /// Data plane of a sandbox.
     Data(Addressed),
+    /// Code interpreter of a sandbox.
+    Interpreter(Addressed),
     /// Port of a sandbox.
     Port(Target),
 }
@@ -60,11 +64,16 @@ pub fn of<B>(request: &Request<B>, domain: &str) -> Option<Plane> {
         Some(Asked::Port(Target { sandbox, port: DATA_PORT, permit: None, .. })) => {
             return Some(Plane::Data(Addressed::by_host(sandbox)));
         }
+        Some(Asked::Port(Target { sandbox, port: INTERPRETER_PORT, permit: None, .. })) => {
+            return Some(Plane::Interpreter(Addressed::by_host(sandbox)));
+        }
         Some(_) => return None,
         None => {}
     }
-    if let Some(id) = in_host(request, domain) {
-        return Some(Plane::Data(Addressed::by_host(id)));
+    match in_host(request, domain) {
+        Some((DATA_PORT, id)) => return Some(Plane::Data(Addressed::by_host(id))),
+        Some((INTERPRETER_PORT, id)) => return Some(Plane::Interpreter(Addressed::by_host(id))),
+        Some(_) | None => {}
     }
     let path = collapsed(request.uri().path());
     let headers = request.headers();
@@ -79,6 +88,7 @@ pub fn of<B>(request: &Request<B>, domain: &str) -> Option<Plane> {
     if let Some(id) = text(headers, SANDBOX_ID) {
         let port = text(headers, SANDBOX_PORT).map_or(Some(DATA_PORT), |port| port.parse().ok());
         return Some(match port {
+            Some(INTERPRETER_PORT) => Plane::Interpreter(Addressed::by_headers(Some(id.to_owned()))),
             Some(port) if port != DATA_PORT && SandboxId::parse(id).is_ok() => {
                 Plane::Port(Target { named_by: NamedBy::Headers, ..Target::of(id.to_owned(), port) })
             }
@@ -135,14 +145,16 @@ fn is_control(path: &str) -> bool {
     CONTROL.contains(&named)
 }
 
-/// Returns what stands for a sandbox in the host `49983-<sandbox id>.<domain>` and cannot be the id of one.
-fn in_host<B>(request: &Request<B>, domain: &str) -> Option<String> {
+/// Returns the port and what stands for a sandbox in the host `<port>-<sandbox id>.<domain>` and cannot be the id of
+/// one.
+fn in_host<B>(request: &Request<B>, domain: &str) -> Option<(u16, String)> {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     let authority = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()))?;
     let Some(Named::Name(name)) = named(authority) else { return None };
     let label = name.strip_suffix(domain)?.strip_suffix('.')?;
     let (port, id) = label.split_once('-')?;
-    (port.parse() == Ok(DATA_PORT) && !id.contains('.')).then(|| id.to_owned())
+    let port = port.parse().ok()?;
+    (!id.contains('.')).then(|| (port, id.to_owned()))
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
@@ -170,6 +182,10 @@ mod test {
         Some(Plane::Data(Addressed::by_headers(Some(id.to_owned()))))
     }
 
+    fn interpreter(id: &str) -> Option<Plane> {
+        Some(Plane::Interpreter(Addressed::by_headers(Some(id.to_owned()))))
+    }
+
     fn data_of_host(id: &str) -> Option<Plane> {
         Some(Plane::Data(Addressed::by_host(id.to_owned())))
     }
@@ -183,7 +199,8 @@ mod test {
         const KEY: (&str, &str) = ("x-api-key", "k");
         const BOX: (&str, &str) = ("e2b-sandbox-id", ID);
         const DATA: (&str, &str) = ("e2b-sandbox-port", "49983");
-        const PORT: (&str, &str) = ("e2b-sandbox-port", "49999");
+        const PORT: (&str, &str) = ("e2b-sandbox-port", "3000");
+        const CODE: (&str, &str) = ("e2b-sandbox-port", "49999");
         const OPEN: (&str, &str) = ("x-access-token", TOKEN);
         let control = || Some(Plane::Control);
         for (path, headers, expected) in [
@@ -194,10 +211,22 @@ mod test {
             ("/snapshots", &[], control()),
             // As old SDKs ask the control plane to connect.
             ("/sandboxes/x/connect", &[KEY, BOX, DATA], control()),
-            ("/sandboxes/x", &[BOX, PORT], port(49999)),
-            ("/sandboxes/x", &[KEY, OPEN, BOX, PORT], port(49999)),
-            ("/execute", &[BOX, PORT, OPEN], port(49999)),
-            ("/health", &[BOX, PORT], port(49999)),
+            ("/sandboxes/x", &[BOX, PORT], port(3000)),
+            ("/sandboxes/x", &[KEY, OPEN, BOX, PORT], port(3000)),
+            ("/health", &[BOX, PORT], port(3000)),
+            ("/execute", &[BOX, CODE, OPEN], interpreter(ID)),
+            ("/health", &[BOX, CODE], interpreter(ID)),
+            ("/contexts", &[("e2b-sandbox-id", "gone"), CODE], interpreter("gone")),
+            (
+                "/x",
+                &[("host", "49999-never.box.example")],
+                Some(Plane::Interpreter(Addressed::by_host("never".to_owned()))),
+            ),
+            (
+                "/x",
+                &[("host", "49999-sb-mzxw6ytbojtg633c.box.example")],
+                Some(Plane::Interpreter(Addressed::by_host(ID.to_owned()))),
+            ),
             ("/health", &[BOX, DATA], data(ID)),
             ("/anything", &[BOX], data(ID)),
             ("/health", &[("e2b-sandbox-id", "gone"), PORT], data("gone")),

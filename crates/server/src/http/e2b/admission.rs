@@ -9,6 +9,7 @@ use super::signature::Signed;
 use crate::auth::box_token::{self, Purpose};
 use crate::auth::{Denied, Principal};
 use crate::http::policy::Proof;
+use crate::http::preview::admission::{Admission, by_terms};
 use crate::http::state::Api;
 
 /// Mark of a request whose proof is right, an extension of it. One without it is let through only to be told that its
@@ -31,12 +32,21 @@ pub async fn admit(api: &Api, proof: Proof, request: &mut Request) -> Result<Pri
             Some(proven) => proven,
             None => by_signature(api, request).await,
         },
+        Proof::TokenOrPort => match by_token(api, request) {
+            Some(proven) => proven,
+            None => {
+                let (id, headers) = (address(request).map(str::to_owned), request.headers().clone());
+                by_port(api, id.as_deref(), &headers).await
+            }
+        },
     };
     match proven {
         Ok(()) => {
             let owner = match (proof, address(request)) {
                 (Proof::Nothing, _) | (_, None) => None,
-                (Proof::Token | Proof::TokenOrSignature, Some(id)) => api.control.owner_of_sandbox(id).await,
+                (Proof::Token | Proof::TokenOrSignature | Proof::TokenOrPort, Some(id)) => {
+                    api.control.owner_of_sandbox(id).await
+                }
             };
             request.extensions_mut().insert(Proven { owner });
         }
@@ -54,6 +64,7 @@ pub async fn admit(api: &Api, proof: Proof, request: &mut Request) -> Result<Pri
 }
 
 const MISSING: &str = "send the token of the sandbox as `X-Access-Token`; it is `envdAccessToken` of the sandbox";
+const NO_TRAFFIC_TOKEN: &str = "send the header `e2b-traffic-access-token`; it is `trafficAccessToken` of the sandbox";
 const WRONG: &str = "`X-Access-Token` is not the token of this sandbox";
 const BAD_SIGNATURE: &str = "the signature is not valid for this path, operation and user";
 /// Words that clients look for.
@@ -76,6 +87,15 @@ fn sent_once(headers: &HeaderMap) -> Option<&[u8]> {
 
 fn address(request: &Request) -> Option<&str> {
     request.extensions().get::<Addressed>().and_then(|addressed| addressed.sandbox.as_deref())
+}
+
+/// Checks what the ports of the sandbox ask for.
+async fn by_port(api: &Api, id: Option<&str>, headers: &HeaderMap) -> Result<(), &'static str> {
+    match by_terms(api, id.ok_or(MISSING)?, headers).await {
+        Some(Admission::Terms) => Ok(()),
+        Some(_) => Err(NO_TRAFFIC_TOKEN),
+        None => Err(MISSING),
+    }
 }
 
 async fn by_signature(api: &Api, request: &mut Request) -> Result<(), &'static str> {

@@ -7,7 +7,7 @@ use axum::routing::{self, MethodRouter};
 use domain::KeyScope;
 
 use super::in_box::{InBox, User};
-use super::{builds, connect, files, filesystem, process, sandboxes, snapshots};
+use super::{builds, connect, files, filesystem, interpreter, process, sandboxes, snapshots};
 use crate::auth::Demand;
 use crate::config::RouteGroup;
 use crate::http::error::{ApiError, Refusal};
@@ -126,6 +126,25 @@ fn data_table() -> Vec<Row> {
     ]
 }
 
+/// Returns every route of the code interpreter.
+#[rustfmt::skip]
+fn interpreter_table() -> Vec<Row> {
+    use routing::{delete, get, post};
+    const OPEN: Policy = Policy { gate: Gate::Sandbox(Proof::Nothing), ..SANDBOX };
+    // The packages send the token with code alone.
+    const CONTEXTS: Policy = Policy { gate: Gate::Sandbox(Proof::TokenOrPort), ..SANDBOX };
+    const GET: Method = Method::GET;
+    const POST: Method = Method::POST;
+    vec![
+        row(GET,            "/health",                get(interpreter::health),     OPEN),
+        row(POST,           "/execute",               post(interpreter::execute),   SANDBOX),
+        row(GET,            "/contexts",              get(interpreter::list),       CONTEXTS),
+        row(POST,           "/contexts",              post(interpreter::create),    CONTEXTS),
+        row(Method::DELETE, "/contexts/{id}",         delete(interpreter::delete),  CONTEXTS),
+        row(POST,           "/contexts/{id}/restart", post(interpreter::restart),   CONTEXTS),
+    ]
+}
+
 /// Builds the router of the control plane, and the policies of its routes.
 pub fn control() -> (Router<Api>, RoutePolicies) {
     let (router, policies) = router(control_table());
@@ -135,6 +154,12 @@ pub fn control() -> (Router<Api>, RoutePolicies) {
 /// Builds the router of the data plane, and the policies of its routes.
 pub fn data() -> (Router<Api>, RoutePolicies) {
     let (router, policies) = router(data_table());
+    (router.fallback(no_such_data_route), policies)
+}
+
+/// Builds the router of the code interpreter, and the policies of its routes.
+pub fn interpreter() -> (Router<Api>, RoutePolicies) {
+    let (router, policies) = router(interpreter_table());
     (router.fallback(no_such_data_route), policies)
 }
 
@@ -184,6 +209,14 @@ mod test {
             let is_keyed = matches!(policy.gate, Gate::Key(Demand::Key | Demand::Group(_)));
             assert!(if is_upload { policy.gate == Gate::UploadLink } else { is_keyed }, "{method} {path}");
         }
+        for (method, path, policy) in rows(interpreter_table) {
+            let expected = match path {
+                "/health" => Proof::Nothing,
+                "/execute" => Proof::Token,
+                _ => Proof::TokenOrPort,
+            };
+            assert_eq!(policy.gate, Gate::Sandbox(expected), "{method} {path}");
+        }
         for (method, path, policy) in rows(data_table) {
             let expected = match path {
                 "/health" => Proof::Nothing,
@@ -227,7 +260,7 @@ mod test {
     /// As on the routes of the API that do the same.
     #[test]
     fn changes_of_rules_and_snapshots_are_audited_and_nothing_else_is() {
-        for (method, path, policy) in rows(control_table).chain(rows(data_table)) {
+        for (method, path, policy) in rows(control_table).chain(rows(data_table)).chain(rows(interpreter_table)) {
             let is_audited = method != Method::GET
                 && !path.ends_with("/files/{hash}")
                 && ["/network", "/snapshots", "/v3/templates"].iter().any(|end| path.ends_with(end))
@@ -238,7 +271,7 @@ mod test {
 
     #[test]
     fn what_has_no_row_is_closed() {
-        for (_, policies) in [control(), data()] {
+        for (_, policies) in [control(), data(), interpreter()] {
             assert_eq!(policies.of(None, &Method::GET).gate, KEY.gate);
             assert_eq!(policies.of(Some("/a/route/of/the/future"), &Method::GET).gate, KEY.gate);
         }

@@ -90,7 +90,7 @@ fn check(hosts: &Hosts, cors: &Cors, site: Site, request: &Request) -> Result<()
             // Host names of previews were checked with their targets, and their origins are checked there.
             _ => Ok(()),
         },
-        Site::E2bData => {
+        Site::E2bData | Site::E2bInterpreter => {
             let is_on_api_host = extensions.get::<Addressed>().is_none_or(|addressed| !addressed.by_host);
             if is_on_api_host {
                 hosts.check_name(request)?;

@@ -74,7 +74,7 @@ fn by_key(api: &Api, headers: &HeaderMap) -> Result<Principal, Denied> {
 }
 
 /// Returns how the terms of a sandbox admit a request to its ports; `None` if they leave them private.
-async fn by_terms(api: &Api, sandbox: &str, headers: &HeaderMap) -> Option<Admission> {
+pub async fn by_terms(api: &Api, sandbox: &str, headers: &HeaderMap) -> Option<Admission> {
     match api.control.port_access(sandbox).await? {
         PortAccess::Private => None,
         PortAccess::Public => Some(Admission::Terms),

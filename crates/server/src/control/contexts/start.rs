@@ -1,0 +1,150 @@
+//! Starts of kernels.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use kernels::{Language, Marker, Message, Piece};
+use providers::{
+    Attach, AttachFrom, Background, BackgroundStdin, Chain, Command, ExitStatus, Guest, ProcessEvent, ProcessEvents,
+    ProcessInfo,
+};
+use store::Sandbox;
+
+use super::context::{ContextId, Found, NewContext, note, of_process};
+use super::kernel::Process;
+use super::streams::Streams;
+use crate::control::error::{Error, Result};
+use crate::control::service::Control;
+use crate::control::unavailable::Unavailable;
+
+/// Longest wait for a kernel to accept requests.
+const READY_MAX: Duration = Duration::from_secs(60);
+/// Most bytes of what a kernel that does not start says that a message repeats.
+const SAID_BYTES_MAX: usize = 1000;
+
+/// Reason why a kernel accepts no requests.
+enum NotReady {
+    /// It ended.
+    Ended(ExitStatus),
+    /// It says what no driver says.
+    Broken(String),
+    TooLate,
+    Failed(providers::Error),
+}
+
+impl Control {
+    /// Starts the kernel of a context, and waits until it accepts requests.
+    pub(super) async fn start_kernel(
+        &self,
+        sandbox: &Sandbox,
+        guest: &Arc<dyn Guest>,
+        id: &ContextId,
+        options: &NewContext,
+    ) -> Result<(Process, ProcessInfo)> {
+        let language = options.language;
+        let marker = Marker::new(rand::random());
+        let background = Background {
+            name: Some(id.process_name()),
+            is_paced: true,
+            note: Some(note(options, &marker)?),
+            input: Bytes::from(kernels::start(language, &marker)),
+            stdin: BackgroundStdin::Open,
+            ..Background::default()
+        };
+        let defaults = self.defaults_of(sandbox).await?;
+        let command = Command {
+            argv: language.command(),
+            env: defaults.env.into_iter().chain(options.env.clone()).collect(),
+            workdir: options.workdir.clone().or(defaults.workdir),
+            user: options.user.clone().or(defaults.user),
+            timeout: Duration::MAX,
+            stdin: None,
+            terminal: None,
+        };
+        let fault = |error| self.guest_error(sandbox, error);
+        let info = guest.start_process(command, background).await.map_err(fault)?;
+        let attach = Attach { from: AttachFrom::Position(0), follow: true, input: None };
+        let mut output = guest.attach_process(info.process, attach).await.map_err(fault)?;
+        let mut said = Vec::new();
+        let ready = tokio::time::timeout(READY_MAX, ready(&mut output, &marker, &mut said));
+        match ready.await.unwrap_or(Err(NotReady::TooLate)) {
+            Ok(position) => Ok((Process::new(info.process, options.clone(), marker, position), info)),
+            Err(not_ready) => {
+                if let Err(error) = guest.remove_process(info.process).await {
+                    tracing::debug!(error = %Chain(&error), "cannot remove a kernel that did not start");
+                }
+                Err(match not_ready {
+                    NotReady::Failed(error) => fault(error),
+                    NotReady::Ended(exit) => does_not_start(language, &exit, &said),
+                    NotReady::Broken(text) => Error::Invalid(format!("the `{language}` kernel cannot be used: {text}")),
+                    NotReady::TooLate => Unavailable::KernelSilent { language, waited: READY_MAX }.into(),
+                })
+            }
+        }
+    }
+
+    /// Returns the contexts of a box.
+    pub(super) async fn found_contexts(&self, sandbox: &Sandbox, guest: &Arc<dyn Guest>) -> Result<Vec<Found>> {
+        let processes = guest.processes().await.map_err(|error| self.guest_error(sandbox, error))?;
+        Ok(processes.iter().filter_map(of_process).collect())
+    }
+}
+
+/// Waits until a kernel accepts requests. Returns the position in its output after that.
+async fn ready(output: &mut ProcessEvents, marker: &Marker, said: &mut Vec<u8>) -> Result<u64, NotReady> {
+    let mut streams = Streams::new(marker, 0);
+    while let Some(event) = output.next().await {
+        let event = event.map_err(NotReady::Failed)?;
+        if let ProcessEvent::Exit(exit) = event {
+            return Err(NotReady::Ended(exit));
+        }
+        streams.push(event);
+        while let Some((_, piece)) = streams.next_piece().map_err(|broken| NotReady::Broken(broken.to_string()))? {
+            match piece {
+                Piece::Message(Message::Ready { .. }) => return Ok(streams.position()),
+                Piece::Output(bytes) if said.len() < SAID_BYTES_MAX => said.extend_from_slice(&bytes),
+                Piece::Output(_) | Piece::Message(_) | Piece::Dropped => {}
+            }
+        }
+    }
+    Err(NotReady::Failed(providers::Error::Gone))
+}
+
+/// Returns the error for a kernel that ended before it accepted requests.
+fn does_not_start(language: Language, exit: &ExitStatus, said: &[u8]) -> Error {
+    if matches!(exit.code, 126 | 127) {
+        return Error::Invalid(format!("cannot run {language}: {}", language.lacking()));
+    }
+    let said = String::from_utf8_lossy(&said[..said.len().min(SAID_BYTES_MAX)]);
+    let said = said.trim();
+    let colon = if said.is_empty() { "" } else { ": " };
+    let killed = if exit.oom_killed { "; the sandbox is out of memory" } else { "" };
+    Error::Invalid(format!("the `{language}` interpreter ended with {} at its start{killed}{colon}{said}", exit.code))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_does_not_start_says_why() {
+        let exit = |code, oom_killed| ExitStatus {
+            code,
+            signal: None,
+            timed_out: false,
+            oom_killed,
+            pids_exhausted: false,
+            duration: Duration::ZERO,
+        };
+        for (code, oom_killed, said, expected) in [
+            (127, false, "", "cannot run python: `python3` is not in the sandbox; install it"),
+            (1, false, " no module\n", "ended with 1 at its start: no module"),
+            (137, true, "", "ended with 137 at its start; the sandbox is out of memory"),
+        ] {
+            let text = does_not_start(Language::Python, &exit(code, oom_killed), said.as_bytes()).to_string();
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+}

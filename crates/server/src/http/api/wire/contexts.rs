@@ -1,0 +1,143 @@
+//! Conversions of contexts and of runs of code.
+
+use kernels::Language;
+
+use super::scalars::{duration, given, shortened, span, time};
+use crate::control::{
+    CodeRequest, Completions, Context, ContextId, ContextState, Deadline, NewContext, Outcome, RunEnd, Stream, Target,
+};
+use crate::control::{Error, Resource};
+use crate::http::error::{ApiError, malformed};
+use crate::http::stream::run_lines::Line;
+
+fn language(language: api::CodeLanguage) -> Language {
+    match language {
+        api::CodeLanguage::Python => Language::Python,
+        api::CodeLanguage::JavaScript => Language::JavaScript,
+        api::CodeLanguage::TypeScript => Language::TypeScript,
+        api::CodeLanguage::Bash => Language::Bash,
+        api::CodeLanguage::R => Language::R,
+    }
+}
+
+fn code_language(language: Language) -> api::CodeLanguage {
+    match language {
+        Language::Python => api::CodeLanguage::Python,
+        Language::JavaScript => api::CodeLanguage::JavaScript,
+        Language::TypeScript => api::CodeLanguage::TypeScript,
+        Language::Bash => api::CodeLanguage::Bash,
+        Language::R => api::CodeLanguage::R,
+    }
+}
+
+/// Converts the options of a context.
+pub fn new_context(body: api::ContextRequest) -> Result<NewContext, ApiError> {
+    let api::ContextRequest { language: name, workdir, user, env } = body;
+    Ok(NewContext { language: language(name), workdir, user: given("user", user)?, env: env.0 })
+}
+
+/// Converts the id of a context in a path.
+pub fn context_id(text: &str) -> Result<ContextId, ApiError> {
+    let missing = || Error::NotFound(Resource::Context, shortened(text)).into();
+    ContextId::parse(text).ok_or_else(missing)
+}
+
+/// Converts a context to the API.
+pub fn context(context: Context) -> api::Context {
+    let Context { id, options, state, process: process_id, started } = context;
+    api::Context {
+        id: id.to_string(),
+        language: code_language(options.language),
+        state: match state {
+            ContextState::Idle => api::ContextState::Idle,
+            ContextState::Busy => api::ContextState::Busy,
+            ContextState::Ended => api::ContextState::Ended,
+        },
+        workdir: options.workdir,
+        user: options.user,
+        process_id,
+        started_at: time(started),
+    }
+}
+
+/// Returns the context of a run that names none.
+pub fn default_context(body: &api::RunRequest) -> Target {
+    Target::Default(NewContext::of(language(body.language.unwrap_or_default())))
+}
+
+/// Converts a run in a context.
+pub fn code_in_context(body: api::RunRequest) -> Result<CodeRequest, ApiError> {
+    if body.language.is_some() {
+        return Err(malformed("`language` is only for a run without a context; the context has one"));
+    }
+    code(body)
+}
+
+/// Converts a run.
+pub fn code(body: api::RunRequest) -> Result<CodeRequest, ApiError> {
+    let api::RunRequest { code, language: _, timeout, env } = body;
+    check_code(&code)?;
+    let is_variable =
+        |(name, value): (&String, &String)| !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
+    if !env.0.iter().all(is_variable) {
+        return Err(malformed("`env`: a name must not be empty or contain `=`, and nothing may contain a NUL"));
+    }
+    let deadline = match timeout {
+        Some(text) => Deadline::After(span("timeout", &text)?),
+        None => Deadline::Default,
+    };
+    Ok(CodeRequest { code, env: env.0, deadline })
+}
+
+fn check_code(code: &str) -> Result<(), ApiError> {
+    if code.contains('\0') {
+        return Err(malformed("`code` contains a NUL, which no language takes; remove it"));
+    }
+    Ok(())
+}
+
+/// Converts code to complete. Returns it with the number of characters before the cursor.
+pub fn code_to_complete(body: api::CompleteRequest) -> Result<(String, usize), ApiError> {
+    let api::CompleteRequest { code, cursor } = body;
+    check_code(&code)?;
+    let chars = code.chars().count();
+    let cursor = cursor.unwrap_or(chars);
+    if cursor > chars {
+        return Err(malformed(format!("`cursor` is behind the end of the code, which has {chars} characters")));
+    }
+    Ok((code, cursor))
+}
+
+/// Converts completions to the API.
+pub fn completions(completions: Completions) -> api::Completions {
+    let Completions { start, matches } = completions;
+    api::Completions { start, matches }
+}
+
+/// Converts an event of a run to the API.
+pub fn run_line(line: Line) -> api::RunLine {
+    match line {
+        Line::Started { context, count, is_new } => {
+            api::RunLine::Started { context_id: context.to_string(), execution_count: count, state_lost: is_new }
+        }
+        Line::Output(Stream::Stdout, text) => api::RunLine::Stdout { text },
+        Line::Output(Stream::Stderr, text) => api::RunLine::Stderr { text },
+        Line::Result { is_main, data } => api::RunLine::Result { main: is_main, data },
+        Line::Error { name, value, traceback } => api::RunLine::Error { name, value, traceback },
+        Line::Dropped => api::RunLine::Dropped,
+        Line::KeepAlive => api::RunLine::KeepAlive,
+        Line::End(RunEnd { outcome, restarted, duration: took }) => {
+            api::RunLine::End { outcome: run_outcome(outcome), restarted, duration: duration(took) }
+        }
+    }
+}
+
+fn run_outcome(outcome: Outcome) -> api::RunOutcome {
+    match outcome {
+        Outcome::Done => api::RunOutcome::Ok,
+        Outcome::Failed => api::RunOutcome::Error,
+        Outcome::Interrupted => api::RunOutcome::Interrupted,
+        Outcome::TimedOut => api::RunOutcome::TimedOut,
+        Outcome::Died => api::RunOutcome::Died,
+    }
+}
