@@ -10,6 +10,7 @@ mod auth;
 mod authority;
 mod cli;
 mod command_line;
+mod contexts;
 mod contract;
 mod crash;
 mod custom;
