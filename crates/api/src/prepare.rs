@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Argument, Environment, ExecMode, FilePath, Span, StringMap};
+use crate::{Argument, CodeLanguage, Environment, ExecMode, FilePath, Span, StringMap};
 
 /// A command that runs before a sandbox counts as running. If it fails or exceeds its deadline, the spawn fails.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -20,6 +20,10 @@ pub struct PrepareCommand {
     /// Interpreter of `command`: a shell, or none.
     #[serde(default)]
     pub mode: ExecMode,
+    /// Language of `command`, which then is code for the default [context](Context) of the language: it is there with
+    /// its state when the sandbox runs. Only with `timeout`, and with `workdir`, `user` and `env` of the context.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<CodeLanguage>,
     /// Variables added to the sandbox's environment.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
     #[schema(value_type = Environment)]

@@ -12,6 +12,8 @@ pub struct PrepareCommand {
     pub args: Vec<String>,
     /// True if no shell reads the command.
     pub is_argv: bool,
+    /// Language in whose default context the command runs as code; `None` for a command of the box.
+    pub language: Option<String>,
     /// Variables added to the sandbox's environment.
     pub env: BTreeMap<String, String>,
     /// Working directory; `None` for the default.
@@ -51,6 +53,12 @@ impl PrepareCommand {
     pub const COMMANDS_MAX: usize = 16;
     /// Maximum length of all their texts together, in bytes.
     pub const BYTES_MAX: usize = 64 * 1024;
+
+    /// Returns whether it leaves a process that later commands or the user of the sandbox need.
+    #[must_use]
+    pub fn leaves_process(&self) -> bool {
+        self.background || self.language.is_some()
+    }
 
     fn bytes(&self) -> usize {
         let optional = [&self.workdir, &self.user, &self.name].into_iter().flatten().map(String::len);

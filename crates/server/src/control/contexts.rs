@@ -12,6 +12,7 @@ mod requests;
 mod run;
 mod start;
 pub mod streams;
+pub(super) mod warm_up;
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -27,6 +27,7 @@ pub(super) async fn are_kept_by_name(store: &dyn Store) {
                 command: "python3".to_owned(),
                 args: vec!["-i".to_owned()],
                 is_argv: true,
+                language: Some("python".to_owned()),
                 env: [("A".to_owned(), "b".to_owned())].into(),
                 workdir: Some("/tmp".to_owned()),
                 user: Some("root".to_owned()),

@@ -4,6 +4,7 @@ mod bad_input;
 mod example;
 mod life;
 mod platforms;
+mod prepared;
 mod speed;
 
 use serde_json::{Value, json};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use domain::ProcessDefaults;
 use futures_util::StreamExt;
 use kernels::{Language, Marker, Message, Piece};
 use providers::{
@@ -35,7 +36,7 @@ enum NotReady {
 }
 
 impl Control {
-    /// Starts the kernel of a context, and waits until it accepts requests.
+    /// Starts the kernel of a context of a sandbox; see [`start`].
     pub(super) async fn start_kernel(
         &self,
         sandbox: &Sandbox,
@@ -43,46 +44,8 @@ impl Control {
         id: &ContextId,
         options: &NewContext,
     ) -> Result<(Process, ProcessInfo)> {
-        let language = options.language;
-        let marker = Marker::new(rand::random());
-        let background = Background {
-            name: Some(id.process_name()),
-            is_paced: true,
-            note: Some(note(options, &marker)?),
-            input: Bytes::from(kernels::start(language, &marker)),
-            stdin: BackgroundStdin::Open,
-            ..Background::default()
-        };
         let defaults = self.defaults_of(sandbox).await?;
-        let command = Command {
-            argv: language.command(),
-            env: defaults.env.into_iter().chain(options.env.clone()).collect(),
-            workdir: options.workdir.clone().or(defaults.workdir),
-            user: options.user.clone().or(defaults.user),
-            timeout: Duration::MAX,
-            stdin: None,
-            terminal: None,
-        };
-        let fault = |error| self.guest_error(sandbox, error);
-        let info = guest.start_process(command, background).await.map_err(fault)?;
-        let attach = Attach { from: AttachFrom::Position(0), follow: true, input: None };
-        let mut output = guest.attach_process(info.process, attach).await.map_err(fault)?;
-        let mut said = Vec::new();
-        let ready = tokio::time::timeout(READY_MAX, ready(&mut output, &marker, &mut said));
-        match ready.await.unwrap_or(Err(NotReady::TooLate)) {
-            Ok(position) => Ok((Process::new(info.process, options.clone(), marker, position), info)),
-            Err(not_ready) => {
-                if let Err(error) = guest.remove_process(info.process).await {
-                    tracing::debug!(error = %Chain(&error), "cannot remove a kernel that did not start");
-                }
-                Err(match not_ready {
-                    NotReady::Failed(error) => fault(error),
-                    NotReady::Ended(exit) => does_not_start(language, &exit, &said),
-                    NotReady::Broken(text) => Error::Invalid(format!("the `{language}` kernel cannot be used: {text}")),
-                    NotReady::TooLate => Unavailable::KernelSilent { language, waited: READY_MAX }.into(),
-                })
-            }
-        }
+        start(guest, id, options, defaults, &|error| self.guest_error(sandbox, error)).await
     }
 
     /// Returns the contexts of a box.
@@ -90,6 +53,74 @@ impl Control {
         let processes = guest.processes().await.map_err(|error| self.guest_error(sandbox, error))?;
         Ok(processes.iter().filter_map(of_process).collect())
     }
+}
+
+/// Starts the kernel of a context, and waits until it accepts requests.
+///
+/// # Errors
+/// [`Error::Invalid`] if the box cannot run the language; the provider's error as `convert` has it.
+pub(super) async fn start(
+    guest: &Arc<dyn Guest>,
+    id: &ContextId,
+    options: &NewContext,
+    defaults: ProcessDefaults,
+    convert: &impl Fn(providers::Error) -> Error,
+) -> Result<(Process, ProcessInfo)> {
+    let language = options.language;
+    let marker = Marker::new(rand::random());
+    let note = note(options, &marker)?;
+    let attempt = || {
+        let background = Background {
+            name: Some(id.process_name()),
+            is_paced: true,
+            note: Some(note.clone()),
+            input: Bytes::from(kernels::start(language, &marker)),
+            stdin: BackgroundStdin::Open,
+            ..Background::default()
+        };
+        let command = Command {
+            argv: language.command(),
+            env: defaults.env.clone().into_iter().chain(options.env.clone()).collect(),
+            workdir: options.workdir.clone().or(defaults.workdir.clone()),
+            user: options.user.clone().or(defaults.user.clone()),
+            timeout: Duration::MAX,
+            stdin: None,
+            terminal: None,
+        };
+        guest.start_process(command, background)
+    };
+    let info = match attempt().await {
+        Err(providers::Error::Conflict(_)) if remove_left(guest, id).await.map_err(convert)? => attempt().await,
+        started => started,
+    };
+    let info = info.map_err(convert)?;
+    let attach = Attach { from: AttachFrom::Position(0), follow: true, input: None };
+    let mut output = guest.attach_process(info.process, attach).await.map_err(convert)?;
+    let mut said = Vec::new();
+    let ready = tokio::time::timeout(READY_MAX, ready(&mut output, &marker, &mut said));
+    let not_ready = match ready.await.unwrap_or(Err(NotReady::TooLate)) {
+        Ok(position) => return Ok((Process::new(info.process, options.clone(), marker, position), info)),
+        Err(not_ready) => not_ready,
+    };
+    if let Err(error) = guest.remove_process(info.process).await {
+        tracing::debug!(error = %Chain(&error), "cannot remove a kernel that did not start");
+    }
+    Err(match not_ready {
+        NotReady::Failed(error) => convert(error),
+        NotReady::Ended(exit) => does_not_start(language, &exit, &said),
+        NotReady::Broken(text) => Error::Invalid(format!("the `{language}` kernel cannot be used: {text}")),
+        NotReady::TooLate => Unavailable::KernelSilent { language, waited: READY_MAX }.into(),
+    })
+}
+
+/// Removes a kernel of this context that nobody knows of, because its caller hung up while it was started. Returns
+/// whether there was one.
+async fn remove_left(guest: &Arc<dyn Guest>, id: &ContextId) -> providers::Result<bool> {
+    let processes = guest.processes().await?;
+    let left = processes.iter().filter_map(of_process).rfind(|found| found.context.id == *id);
+    let Some(left) = left else { return Ok(false) };
+    guest.remove_process(left.context.process).await?;
+    Ok(true)
 }
 
 /// Waits until a kernel accepts requests. Returns the position in its output after that.

@@ -45,6 +45,13 @@ impl Streams {
         }
     }
 
+    /// Drops messages that are not complete and have more bytes than these.
+    pub(super) fn drop_messages_above(&mut self, max: usize) {
+        if self.message_bytes() > max {
+            self.drop_messages();
+        }
+    }
+
     /// Takes output of the process.
     pub(super) fn push(&mut self, event: ProcessEvent) {
         match event {

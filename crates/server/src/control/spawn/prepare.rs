@@ -1,12 +1,13 @@
 //! Commands that run in a box before its sandbox counts as running.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use domain::{Limits, PrepareCommand, ProcessDefaults};
 use futures_util::StreamExt;
 use providers::{Background, BackgroundStdin, ExitStatus, Guest, OutputEvent};
 
+use crate::control::contexts::warm_up::{WarmedUp, warm_up};
 use crate::control::error::{Error, Result, above};
 use crate::control::guest::exec::{ExecCommand, ExecRequest};
 use crate::control::invalid::FailedCommand;
@@ -36,7 +37,7 @@ pub(in crate::control) async fn prepare(
     convert: impl Fn(providers::Error) -> Error,
 ) -> Result<()> {
     for (number, command) in commands.iter().enumerate() {
-        run(guest, number + 1, command, limits).await.map_err(|failure| match failure {
+        run(guest, number + 1, command, limits, &convert).await.map_err(|failure| match failure {
             Failure::Provider(error) => convert(error),
             Failure::Caller(error) => error,
         })?;
@@ -49,7 +50,20 @@ async fn run(
     number: usize,
     command: &PrepareCommand,
     limits: &Limits,
+    convert: &impl Fn(providers::Error) -> Error,
 ) -> std::result::Result<(), Failure> {
+    let deadline = || limits.exec_timeout(command.timeout).map_err(|error| Failure::Caller(above("timeout", error)));
+    if let Some(language) = &command.language {
+        let language = language.parse().map_err(|error: kernels::UnknownLanguage| {
+            // Of a template that a later release has stored.
+            Failure::Caller(Error::Invalid(error.to_string()))
+        })?;
+        let (begun, deadline) = (Instant::now(), deadline()?);
+        let ended = warm_up(guest, language, command, deadline, convert).await.map_err(Failure::Caller)?;
+        return code_ended(ended, begun).map_err(|(exit, text)| {
+            Failure::Caller(failed(number, command, exit, &text.as_bytes()[..text.len().min(REPEATED_BYTES)]))
+        });
+    }
     let request = request(command);
     if command.background {
         let stdin = if command.stdin_open { BackgroundStdin::Open } else { BackgroundStdin::Ends };
@@ -58,7 +72,7 @@ async fn run(
         let started = guest.start_process(request.command(deadline, ProcessDefaults::default(), []), background).await;
         return started.map(drop).map_err(Failure::Provider);
     }
-    let deadline = limits.exec_timeout(command.timeout).map_err(|error| Failure::Caller(above("timeout", error)))?;
+    let deadline = deadline()?;
     let mut output =
         guest.exec(request.command(deadline, ProcessDefaults::default(), [])).await.map_err(Failure::Provider)?;
     let mut last = Vec::new();
@@ -74,6 +88,23 @@ async fn run(
         }
     }
     Err(Failure::Provider(providers::Error::Gone))
+}
+
+/// Returns the exit that stands for the end of code, and its error.
+fn code_ended(ended: WarmedUp, begun: Instant) -> std::result::Result<(), (ExitStatus, String)> {
+    let exit = |code, timed_out| ExitStatus {
+        code,
+        signal: None,
+        timed_out,
+        oom_killed: false,
+        pids_exhausted: false,
+        duration: begun.elapsed(),
+    };
+    match ended {
+        WarmedUp::Done => Ok(()),
+        WarmedUp::Failed(error) => Err((exit(1, false), error)),
+        WarmedUp::Late => Err((exit(124, true), String::new())),
+    }
 }
 
 fn request(command: &PrepareCommand) -> ExecRequest {

@@ -150,13 +150,13 @@ async fn remove(provider: &dyn Provider, id: &SnapshotId) {
 /// # Errors
 /// [`Error::Invalid`] if another command comes after one of these.
 fn commands_before(commands: &[PrepareCommand], has_memory: bool) -> Result<usize> {
-    let Some(first) = commands.iter().position(|command| command.background && !has_memory) else {
+    let Some(first) = commands.iter().position(|command| command.leaves_process() && !has_memory) else {
         return Ok(commands.len());
     };
-    match commands[first..].iter().position(|command| !command.background) {
+    match commands[first..].iter().position(|command| !command.leaves_process()) {
         None => Ok(first),
         Some(later) => Err(Error::Invalid(format!(
-            "a snapshot has no processes here, so background commands of `prepare` must come last: command {} follows \
+            "a snapshot has no processes here, so background commands of `prepare`, and code with a `language`, must come last: command {} follows \
              one; change their order, or set `snapshot` of the entry to false",
             first + later + 1
         ))),

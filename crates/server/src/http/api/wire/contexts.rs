@@ -10,7 +10,7 @@ use crate::control::{Error, Resource};
 use crate::http::error::{ApiError, malformed};
 use crate::http::stream::run_lines::Line;
 
-fn language(language: api::CodeLanguage) -> Language {
+pub fn language(language: api::CodeLanguage) -> Language {
     match language {
         api::CodeLanguage::Python => Language::Python,
         api::CodeLanguage::JavaScript => Language::JavaScript,
@@ -20,7 +20,7 @@ fn language(language: api::CodeLanguage) -> Language {
     }
 }
 
-fn code_language(language: Language) -> api::CodeLanguage {
+pub fn code_language(language: Language) -> api::CodeLanguage {
     match language {
         Language::Python => api::CodeLanguage::Python,
         Language::JavaScript => api::CodeLanguage::JavaScript,

@@ -2,6 +2,7 @@
 
 use domain::PrepareCommand;
 
+use super::contexts::{code_language, language};
 use super::exec::exec_request;
 use super::processes::background;
 use super::scalars::{duration, span};
@@ -14,12 +15,24 @@ pub fn prepare(commands: Vec<api::PrepareCommand>) -> Result<Vec<PrepareCommand>
 
 fn one(command: api::PrepareCommand) -> Result<PrepareCommand, ApiError> {
     check(&command)?;
-    let api::PrepareCommand { command, args, mode, env, workdir, user, timeout, background, name, stdin_open } =
-        command;
+    let api::PrepareCommand {
+        command,
+        args,
+        mode,
+        language: code,
+        env,
+        workdir,
+        user,
+        timeout,
+        background,
+        name,
+        stdin_open,
+    } = command;
     Ok(PrepareCommand {
         command,
         args,
         is_argv: mode == api::ExecMode::Argv,
+        language: code.map(|code| language(code).name().to_owned()),
         env: env.0,
         workdir,
         user,
@@ -31,6 +44,10 @@ fn one(command: api::PrepareCommand) -> Result<PrepareCommand, ApiError> {
 }
 
 fn check(command: &api::PrepareCommand) -> Result<(), ApiError> {
+    let is_command = !command.args.is_empty() || command.mode == api::ExecMode::Argv || command.background;
+    if command.language.is_some() && is_command {
+        return Err(malformed("`args`, `mode` and `background` of `prepare` are not for code with a `language`"));
+    }
     if !command.background && (command.name.is_some() || command.stdin_open) {
         return Err(malformed("`name` and `stdin_open` of a command of `prepare` are only for `background: true`"));
     }
@@ -53,11 +70,13 @@ pub fn to_api(commands: Vec<PrepareCommand>) -> Vec<api::PrepareCommand> {
 }
 
 fn one_to_api(command: PrepareCommand) -> api::PrepareCommand {
-    let PrepareCommand { command, args, is_argv, env, workdir, user, timeout, background, name, stdin_open } = command;
+    let PrepareCommand { command, args, is_argv, language, env, workdir, user, timeout, background, name, stdin_open } =
+        command;
     api::PrepareCommand {
         command,
         args,
         mode: if is_argv { api::ExecMode::Argv } else { api::ExecMode::Shell },
+        language: language.and_then(|name| name.parse().ok()).map(code_language),
         env: api::StringMap(env),
         workdir,
         user,
