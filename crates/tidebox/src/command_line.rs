@@ -12,9 +12,9 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
-    attach, audit, bench, completion, config, cp, destroy, doctor, egress, events, exec, extend, firecracker, forward,
-    get, grep, image, key, kill, list, logs, open, pause, ports, provider, prune, ps, run, secret, serve, shell,
-    snapshot, spawn, stats, sync, template, top, version, worker,
+    attach, audit, bench, completion, config, contexts, cp, destroy, doctor, egress, events, exec, extend, firecracker,
+    forward, get, grep, image, key, kill, list, logs, open, pause, ports, provider, prune, ps, repl, run, secret,
+    serve, shell, snapshot, spawn, stats, sync, template, top, version, worker,
 };
 
 /// Disposable sandboxes for unreviewed code.
@@ -22,7 +22,7 @@ use crate::{
 #[command(name = "tidebox", version, propagate_version = false, arg_required_else_help = true, term_width = 100)]
 #[command(after_help = "Start with `tidebox serve`, then `tidebox run host uname -a`.\n\n\
     Exit codes: 0 done, 1 the service or the connection failed, 2 wrong usage. `exec` and `run` return\n\
-    the exit code of the command, or 125 if they fail themselves.")]
+    the exit code of the command, 1 if their --code fails, or 125 if they fail themselves.")]
 pub struct CommandLine {
     #[command(flatten)]
     global: Global,
@@ -104,6 +104,8 @@ enum Remote {
     Get(get::GetArgs),
     Exec(exec::ExecArgs),
     Shell(shell::ShellArgs),
+    Repl(repl::ReplArgs),
+    Contexts(contexts::ContextsArgs),
     Ps(ps::PsArgs),
     Attach(attach::AttachArgs),
     Kill(kill::KillArgs),
@@ -202,6 +204,8 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
         Remote::Get(args) => get::run(context, &args).await,
         Remote::Exec(args) => exec::run(context, args).await,
         Remote::Shell(args) => shell::run(context, args).await,
+        Remote::Repl(args) => repl::run(context, args).await,
+        Remote::Contexts(args) => contexts::run(context, &args).await,
         Remote::Ps(args) => ps::run(context, &args).await,
         Remote::Attach(args) => attach::run(context, args).await,
         Remote::Kill(args) => kill::run(context, &args).await,

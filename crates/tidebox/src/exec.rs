@@ -5,12 +5,13 @@ mod stdin;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-use api::{ExecMode, ExecRequest, ExecResult, ProcessStarted};
+use api::{ExecMode, ExecRequest, ExecResult, ProcessStarted, StringMap};
 use clap::Args;
 use client::{Client, ExecEvent, ExecStream, Exit};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
 use crate::attach::{self, DETACH_KEYS, DetachKeys, End, Session};
+use crate::code::{self, CodeArgs};
 use crate::context::Context;
 use crate::failure::{Failure, Result, exit_code};
 use crate::output::{Format, note};
@@ -33,6 +34,7 @@ pub const SHELL: &str = "if command -v bash >/dev/null; then exec bash -l; else 
     exec ends, and `tidebox attach` returns to it.\n\n\
     tidebox exec sb-… python3 -c 'print(1)'\n\
     tidebox exec sb-… -c 'ls | wc -l'\n\
+    tidebox exec sb-… --code 'x = 6 * 7; x'    (x is kept for the next --code)\n\
     tar c src | tidebox exec -i sb-… tar x\n\
     tidebox exec -it sb-… vim notes.txt\n\
     tidebox exec -d --name web sb-… python3 -m http.server")]
@@ -41,6 +43,8 @@ pub struct ExecArgs {
     id: String,
     #[command(flatten)]
     command: CommandArgs,
+    #[command(flatten)]
+    code: CodeArgs,
     #[command(flatten)]
     interaction: InteractionArgs,
 }
@@ -55,10 +59,10 @@ pub struct InteractionArgs {
     #[arg(short, long)]
     tty: bool,
     /// Run the command in the background and print its process number
-    #[arg(short, long, conflicts_with = "interactive")]
+    #[arg(short, long, conflicts_with_all = ["interactive", "code"])]
     detach: bool,
     /// Name the process, so that it keeps running when exec ends; attach if the name is already running
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "code")]
     name: Option<String>,
     /// Keys that detach from the process; empty to disable
     #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS, value_parser = DetachKeys::parse)]
@@ -116,7 +120,16 @@ pub struct CommandArgs {
 
 /// Runs the command and exits with its exit code.
 pub async fn run(context: &Context, args: ExecArgs) -> Result {
-    let ExecArgs { id, command, interaction } = args;
+    let ExecArgs { id, command, code, interaction } = args;
+    let (env, timeout) = command.env_and_timeout()?;
+    if let Some(code) = code.code(env, timeout).await.map_err(Failure::of_exec)? {
+        let mut signals = Signals::listen().map_err(Failure::of_exec)?;
+        return tokio::select! {
+            // Returning closes the connection, which interrupts the code.
+            exit = signals.next() => Err(Failure::silent(exit)),
+            result = code::perform(context, &id, code) => result.map(ExitCode::from).map_err(Failure::of_exec),
+        };
+    }
     let reads_stdin = interaction.interactive;
     let described = command.described(interaction.tty, "ID")?;
     if let Some(interaction) = interaction.asked(context.output.format) {
@@ -141,6 +154,11 @@ pub async fn with_stdin(context: &Context, request: ExecRequest, reads_stdin: bo
 }
 
 impl CommandArgs {
+    /// Returns the variables and the deadline, which code has too.
+    pub fn env_and_timeout(&self) -> Result<(StringMap, Option<String>)> {
+        Ok((string_map("--env", &self.env)?, self.timeout.clone()))
+    }
+
     /// Builds the request without stdin. Without a command it is a shell if there is a terminal for it; else
     /// the failure says that the command comes after `place`.
     pub fn described(self, tty: bool, place: &str) -> Result<ExecRequest> {
@@ -153,8 +171,8 @@ impl CommandArgs {
             (None, None) if tty => (SHELL.to_owned(), Vec::new(), ExecMode::Shell),
             (None, None) => {
                 return Err(Failure::usage(format!(
-                    "no command given; write it after {place}, such as `ls -l`, or pass a shell line with -c; -it \
-                     without a command opens a shell"
+                    "no command given; write it after {place}, such as `ls -l`, or pass a shell line with -c or code \
+                     with --code; -it without a command opens a shell"
                 )));
             }
         };

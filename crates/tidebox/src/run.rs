@@ -1,4 +1,4 @@
-//! `tidebox run`: a box for one command.
+//! `tidebox run`: a box for one command, or for some code.
 
 use std::hash::{BuildHasher, RandomState};
 use std::process::ExitCode;
@@ -10,6 +10,7 @@ use client::Filter;
 use tokio::time::timeout;
 
 use crate::attach::DetachKeys;
+use crate::code::{self, Code, CodeArgs};
 use crate::context::Context;
 use crate::exec::{self, CommandArgs, Interaction};
 use crate::failure::{Failure, Result};
@@ -26,14 +27,18 @@ const RUN_LABEL: &str = "tidebox.run";
 /// The longest wait for the removal of the box; after it the box is left to its TTL.
 const DESTROY_MAX: Duration = Duration::from_secs(30);
 
-/// Run a command in a new box, then remove the box
+/// Run a command or code in a new box, then remove the box
 #[derive(Debug, Args)]
 #[command(
     after_help = "The box is always removed when the command ends, also on Ctrl-C. The exit code is the code of the\n\
     command; 124 at the deadline; 125 if there was no box or the command could not be run.\n\
     Options of run come before the first word of the command; -- may separate them. Stdin is read only\n\
     with -i.\n\n\
+    With --code, run prints the output of the code and the value of its last expression, and exits with\n\
+    1 if the code fails. Images appear in terminals with the protocol of kitty or iTerm2; in others they\n\
+    are saved here as tidebox-N.png. If stdout is not a terminal, only --images saves them.\n\n\
     tidebox run host python3 -c 'print(1)'\n\
+    tidebox run host --code 'import math; math.pi'\n\
     tidebox run --memory-mb 256 host -c 'dmesg | tail'\n\
     tidebox run -it host"
 )]
@@ -49,6 +54,8 @@ pub struct RunArgs {
     owner: Option<String>,
     #[command(flatten)]
     command: CommandArgs,
+    #[command(flatten)]
+    code: CodeArgs,
     /// Stream stdin to the command; without this option, stdin is not read
     #[arg(short, long, conflicts_with = "no_stdin")]
     interactive: bool,
@@ -57,17 +64,26 @@ pub struct RunArgs {
     tty: bool,
 }
 
+/// Work of the box.
+enum Work {
+    /// A command that is just run.
+    Command(ExecRequest),
+    /// A command that a person or a stream of stdin takes part in.
+    Conversation(ExecRequest, Interaction),
+    Code(Code),
+}
+
 /// Makes the box, runs the command, removes the box, and exits with the command's code.
 pub async fn run(context: &Context, args: RunArgs) -> Result {
     let options = args.options.with_image(Some(args.image))?;
     let mut spawn = SpawnRequest { owner_id: args.owner, ..options.into() };
     let run = format!("{:016x}", RandomState::new().hash_one(()));
     spawn.metadata.get_or_insert_default().0.insert(RUN_LABEL.to_owned(), run.clone());
-    let interactive = args.interactive;
-    let tty = args.tty;
-    let streams = tty || (interactive && context.output.format == Format::Table);
-    let request = args.command.described(tty, "IMAGE")?;
-    let request = exec::with_stdin(context, request, interactive && !streams).await.map_err(Failure::of_exec)?;
+    let (env, deadline) = args.command.env_and_timeout()?;
+    let work = match args.code.code(env, deadline).await.map_err(Failure::of_exec)? {
+        Some(code) => Work::Code(code),
+        None => command(context, args.command, args.interactive, args.tty).await?,
+    };
     let mut signals = Signals::listen().map_err(Failure::of_exec)?;
     let (sandbox, interrupted) = match make(context, &spawn, &mut signals).await {
         Ok(made) => made,
@@ -79,15 +95,20 @@ pub async fn run(context: &Context, args: RunArgs) -> Result {
     };
     let result = match interrupted {
         Some(exit) => Err(Failure::silent(exit)),
-        None if streams => {
-            // The box ends with the command, so there is nothing to come back to.
-            let asked = Interaction { interactive, tty, detach: false, name: None, detach_keys: DetachKeys::default() };
-            exec::converse(context, &sandbox.id, request, asked).await
-        }
-        None => perform(context, &sandbox, request, &mut signals).await,
+        None => perform(context, &sandbox, work, &mut signals).await,
     };
     remove(context, &sandbox, &mut signals).await;
     result.map(ExitCode::from).map_err(Failure::of_exec)
+}
+
+async fn command(context: &Context, command: CommandArgs, interactive: bool, tty: bool) -> Result<Work> {
+    let request = command.described(tty, "IMAGE")?;
+    if tty || (interactive && context.output.format == Format::Table) {
+        // The box ends with the command, so there is nothing to come back to.
+        let asked = Interaction { interactive, tty, detach: false, name: None, detach_keys: DetachKeys::default() };
+        return Ok(Work::Conversation(request, asked));
+    }
+    exec::with_stdin(context, request, interactive).await.map(Work::Command).map_err(Failure::of_exec)
 }
 
 /// Makes the box; the second value is the exit code if a signal arrived meanwhile.
@@ -119,10 +140,20 @@ async fn forget(context: &Context, run: &str) {
     }
 }
 
-async fn perform(context: &Context, sandbox: &Sandbox, request: ExecRequest, signals: &mut Signals) -> Result<u8> {
+async fn perform(context: &Context, sandbox: &Sandbox, work: Work, signals: &mut Signals) -> Result<u8> {
+    let id = &sandbox.id;
+    match work {
+        // It handles the signals itself.
+        Work::Conversation(request, asked) => exec::converse(context, id, request, asked).await,
+        Work::Command(request) => until_signal(exec::perform(context, id, request), signals).await,
+        Work::Code(code) => until_signal(code::perform(context, id, code), signals).await,
+    }
+}
+
+async fn until_signal(work: impl Future<Output = Result<u8>>, signals: &mut Signals) -> Result<u8> {
     tokio::select! {
         exit = signals.next() => Err(Failure::silent(exit)),
-        result = exec::perform(context, &sandbox.id, request) => result,
+        result = work => result,
     }
 }
 

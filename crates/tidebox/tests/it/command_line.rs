@@ -1,5 +1,6 @@
 //! The command line as a process, against a service with scripted answers.
 
+mod code;
 mod config;
 mod firecracker;
 mod service;

@@ -9,6 +9,7 @@ mod audit;
 mod auth;
 mod authority;
 mod cli;
+mod code;
 mod command_line;
 mod contexts;
 mod contract;

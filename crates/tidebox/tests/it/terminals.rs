@@ -28,20 +28,20 @@ fn screen() -> Screen {
 }
 
 /// A person at a terminal.
-enum Person {
+pub enum Person {
     /// The command line, at a terminal of this machine.
     CommandLine(CommandLine),
     /// A page over a WebSocket.
     Page(Box<Page>),
 }
 
-struct CommandLine {
+pub struct CommandLine {
     child: Child,
     terminal: File,
     screen: Screen,
 }
 
-struct Page {
+pub struct Page {
     attached: Attached,
     screen: Screen,
     exit: Option<i32>,
@@ -49,21 +49,27 @@ struct Page {
 
 /// Opens a terminal and starts the command line on it.
 fn command_line(server: &TestServer, args: &[&str]) -> CommandLine {
+    command_line_with(server, args, |_| {})
+}
+
+/// Does the same with further settings of the process.
+pub fn command_line_with(server: &TestServer, args: &[&str], set: impl FnOnce(&mut Command)) -> CommandLine {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&ours).unwrap();
     unlockpt(&ours).unwrap();
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let theirs = File::from(ioctl_tiocgptpeer(&ours, flags).unwrap());
     tcsetwinsize(&ours, Winsize { ws_row: ROWS, ws_col: COLS, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-    let child = Command::new("setsid")
+    let mut command = Command::new("setsid");
+    command
         .args(["--ctty", "--wait", env!("CARGO_BIN_EXE_tidebox"), "--url", &server.url])
         .args(args)
         .env("TERM", "xterm-256color")
         .stdin(theirs.try_clone().unwrap())
         .stdout(theirs.try_clone().unwrap())
-        .stderr(theirs)
-        .spawn()
-        .unwrap();
+        .stderr(theirs);
+    set(&mut command);
+    let child = command.spawn().unwrap();
     let (terminal, screen) = (File::from(ours), screen());
     let (mut reader, shown) = (terminal.try_clone().unwrap(), Arc::clone(&screen));
     std::thread::spawn(move || {
@@ -74,6 +80,28 @@ fn command_line(server: &TestServer, args: &[&str]) -> CommandLine {
         }
     });
     CommandLine { child, terminal, screen }
+}
+
+/// Returns the mode of a terminal.
+pub fn mode(terminal: &File) -> String {
+    format!("{:?}", tcgetattr(terminal).unwrap())
+}
+
+impl CommandLine {
+    /// Sends SIGTERM.
+    pub fn terminate(&self) {
+        // `setsid` has become the command line, unless it had to fork.
+        let own = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap();
+        let pid = children.split_whitespace().next().map_or(i32::try_from(own).unwrap(), |pid| pid.parse().unwrap());
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    }
+
+    /// Returns the terminal.
+    pub fn terminal(&self) -> File {
+        self.terminal.try_clone().unwrap()
+    }
 }
 
 impl Person {
@@ -106,14 +134,14 @@ impl Person {
         Person::Page(Box::new(Page { attached, screen: screen(), exit: None }))
     }
 
-    fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         match self {
             Person::CommandLine(line) => line.screen.lock().screen().contents(),
             Person::Page(page) => page.screen.lock().screen().contents(),
         }
     }
 
-    async fn keys(&mut self, keys: &str) {
+    pub async fn keys(&mut self, keys: &str) {
         match self {
             Person::CommandLine(line) => line.terminal.write_all(keys.as_bytes()).unwrap(),
             Person::Page(page) => {
@@ -157,11 +185,11 @@ impl Person {
     }
 
     /// Waits until the screen shows `text`.
-    async fn until(&mut self, text: &str) {
+    pub async fn until(&mut self, text: &str) {
         self.until_shown(text, |shown| shown.contains(text)).await;
     }
 
-    async fn until_shown(&mut self, what: &str, is_there: impl Fn(&str) -> bool) {
+    pub async fn until_shown(&mut self, what: &str, is_there: impl Fn(&str) -> bool) {
         let begun = Instant::now();
         while !is_there(&self.shown()) {
             assert!(begun.elapsed() < PATIENCE, "no {what:?} on:\n{}", self.shown());
@@ -170,7 +198,7 @@ impl Person {
     }
 
     /// Waits for the end and returns the exit code.
-    async fn end(mut self) -> i32 {
+    pub async fn end(mut self) -> i32 {
         let begun = Instant::now();
         loop {
             match &mut self {
@@ -374,29 +402,24 @@ async fn detach_keys_leave_and_the_terminal_is_restored() {
     let server = TestServer::start(NATIVE).await;
     let id = server.spawn().await;
     let line = command_line(&server, &["shell", &id, "--name", "work"]);
-    let terminal = line.terminal.try_clone().unwrap();
-    let before = format!("{:?}", tcgetattr(&terminal).unwrap());
+    let terminal = line.terminal();
+    let before = mode(&terminal);
     let mut person = Person::CommandLine(line);
     person.keys("PS1='> '; echo le''ft\n").await;
     person.until("left").await;
-    assert_ne!(format!("{:?}", tcgetattr(&terminal).unwrap()), before, "it is raw meanwhile");
+    assert_ne!(mode(&terminal), before, "it is raw meanwhile");
     person.keys("\x10\x11").await;
     person.until("tidebox attach").await;
     assert_eq!(person.end().await, 0);
-    assert_eq!(format!("{:?}", tcgetattr(&terminal).unwrap()), before);
+    assert_eq!(mode(&terminal), before);
     let mut again = Person::CommandLine(command_line(&server, &["shell", &id, "--name", "work"]));
     again.until("left").await;
     let Person::CommandLine(line) = &again else { unreachable!() };
     // A supervisor ends the command line: the terminal is restored all the same, and the shell goes on.
     let terminal = line.terminal.try_clone().unwrap();
-    // `setsid` has become the command line, unless it had to fork.
-    let own = line.child.id();
-    let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap();
-    let pid = children.split_whitespace().next().map_or(i32::try_from(own).unwrap(), |pid| pid.parse().unwrap());
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    line.terminate();
     assert_eq!(again.end().await, 143);
-    assert_eq!(format!("{:?}", tcgetattr(&terminal).unwrap()), before);
+    assert_eq!(mode(&terminal), before);
     assert_eq!(server.get(&format!("/sandboxes/{id}/processes/work")).await.ok()["state"], "running");
 }
 
