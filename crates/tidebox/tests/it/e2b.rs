@@ -4,6 +4,7 @@ mod builds;
 mod control;
 mod data;
 mod files;
+mod interpreter;
 mod lives;
 mod process;
 mod rpc;

@@ -30,7 +30,7 @@ done
 ";
 
 /// Runs a program with the variables that a user sets.
-async fn run(e2b: &E2b, mut command: Command) -> Output {
+pub async fn run(e2b: &E2b, mut command: Command) -> Output {
     let url = e2b.server.url.clone();
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", "/nonexistent");
     command.env("E2B_API_KEY", KEY).env("E2B_API_URL", &url).env("E2B_SANDBOX_URL", &url);
@@ -39,14 +39,14 @@ async fn run(e2b: &E2b, mut command: Command) -> Output {
 
 /// Returns the output of a program that must succeed.
 #[track_caller]
-fn passed(e2b: &E2b, name: &str, output: &Output) -> String {
+pub fn passed(e2b: &E2b, name: &str, output: &Output) -> String {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{name}: {out}\n{err}\n{}", e2b.server.log_text());
     out.into_owned()
 }
 
 /// Returns the command for a program in Python that imports the SDK in this folder.
-fn python(packages: &Path, program: &str) -> Command {
+pub fn python(packages: &Path, program: &str) -> Command {
     let mut command = Command::new("/usr/bin/python3");
     let folder = packages.display().to_string();
     command.arg("-c").arg(format!("import sys; sys.path.insert(0, {folder:?})\n{program}"));
@@ -54,7 +54,7 @@ fn python(packages: &Path, program: &str) -> Command {
 }
 
 /// Writes a program in JavaScript next to the SDK in this folder, and returns its command.
-fn node(packages: &Path, program: &str, here: &Path) -> Command {
+pub fn node(packages: &Path, program: &str, here: &Path) -> Command {
     std::os::unix::fs::symlink(packages.join("node_modules"), here.join("node_modules")).unwrap();
     let script = here.join("program.mjs");
     std::fs::write(&script, program).unwrap();
@@ -63,7 +63,7 @@ fn node(packages: &Path, program: &str, here: &Path) -> Command {
     command
 }
 
-fn is_there(path: &Path, name: &str) -> bool {
+pub fn is_there(path: &Path, name: &str) -> bool {
     if !path.exists() {
         fixtures::skip(name, &format!("`{}` is not installed; `.ci/run` installs it", path.display()));
         return false;
@@ -184,5 +184,5 @@ fn the_example_names_the_versions_that_are_tested() {
         include_str!("../../../../../.ci/e2b/package.json"),
     ]
     .map(|file| serde_json::from_str::<serde_json::Value>(file).unwrap()["dependencies"].clone());
-    assert_eq!(named, tested);
+    assert_eq!(named["e2b"], tested["e2b"]);
 }
