@@ -51,7 +51,7 @@ async fn a_box_of_the_warm_pool_has_its_context_and_so_the_first_run_is_fast() {
     let server = TestServer::start(&settings).await;
     let template = json!({"name": "py", "prepare": [code("import json, decimal\nready = True")]});
     server.post("/templates", template.clone()).await.ok();
-    assert_eq!(server.get("/templates/py").await.ok()["prepare"], template["prepare"]);
+    assert_eq!(server.get("/templates/py").await.ok()["prepare"][0]["language"], "python");
     server.until("a box is ready", async || server.get("/diagnostics").await.ok()["warm_pool"][0]["ready"] == 1).await;
     let id = server.spawn_with(json!({"template": "py"})).await;
     let first = run(&server, &id, "python", "ready").await;
