@@ -68,6 +68,14 @@ pub struct ExecRequest {
     /// and is kept for `linger` without a reader. Only with `stream` or `background`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resumable: bool,
+    /// True to have a background process wait for each of its readers while it has any, instead of losing its oldest
+    /// output for a slow one; and for its first reader for 30 seconds.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paced: bool,
+    /// Text that a background process keeps for its caller, at most 4096 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 4096)]
+    pub note: Option<String>,
     /// True to start the command and answer immediately. The command keeps running when the caller disconnects, has no
     /// deadline unless `timeout` sets one, and ends with the sandbox.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

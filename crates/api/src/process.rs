@@ -28,6 +28,9 @@ pub struct Process {
     pub name: Option<String>,
     /// The program and its arguments; truncated if long.
     pub command: String,
+    /// Text that it was given to keep; of a process that has ended, only if it has at most 512 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// State of the process.
     pub state: ProcessState,
     /// Process id inside the sandbox; only while it runs.

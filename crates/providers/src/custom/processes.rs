@@ -13,7 +13,7 @@ use client::{Attached, AttachedEvents, AttachedInput, ProcessEvent as Event, Pro
 use domain::Timestamp;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, stream};
-use guest_protocol::{PROCESS_COMMAND_BYTES_MAX, PROCESSES_MAX};
+use guest_protocol::{PROCESS_COMMAND_BYTES_MAX, PROCESS_NOTE_BYTES_MAX, PROCESSES_MAX};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -44,9 +44,7 @@ pub(super) async fn start(guest: &CustomGuest, command: Command, background: Bac
     let Some((program, args)) = command.argv.split_first().filter(|(program, _)| !program.is_empty()) else {
         return Err(Error::Invalid("the command is empty; name a program to run".to_owned()));
     };
-    // Neither a pace nor a note has a field in the API; without them output may be missed, and the process
-    // shows its command line alone.
-    let Background { name, linger, is_lossless, is_paced: _, note: _, input, stdin } = background;
+    let Background { name, linger, is_lossless, is_paced, note, input, stdin } = background;
     if let Some(fault) = name.as_deref().and_then(process_name_fault) {
         return Err(Error::Invalid(fault));
     }
@@ -68,6 +66,8 @@ pub(super) async fn start(guest: &CustomGuest, command: Command, background: Bac
         rows: command.terminal.map(|size| size.rows),
         linger: linger.map(domain::format_duration),
         resumable: is_lossless,
+        paced: is_paced,
+        note,
         ..ExecRequest::default()
     };
     let client = guest.writing()?;
@@ -140,7 +140,7 @@ fn info(process: Process) -> Result<ProcessInfo> {
         pid: process.pid,
         ended_pid: None,
         is_stdin_open: process.state == ProcessState::Running,
-        note: None,
+        note: process.note.filter(|note| note.len() <= PROCESS_NOTE_BYTES_MAX),
         terminal,
         started: process.started_at.parse::<Timestamp>().map_err(|_| invalid_process())?,
         exit,

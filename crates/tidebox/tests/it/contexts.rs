@@ -13,7 +13,7 @@ use crate::server::{Answer, TestServer};
 
 /// A run, as its answer tells it.
 #[derive(Debug)]
-struct Run {
+pub struct Run {
     lines: Vec<Value>,
 }
 
@@ -41,12 +41,12 @@ impl Run {
         self.all(kind).map(|line| line["text"].as_str().unwrap()).collect()
     }
 
-    fn stdout(&self) -> String {
+    pub fn stdout(&self) -> String {
         self.text("stdout")
     }
 
     /// Returns the value of the last expression as text.
-    fn value(&self) -> &str {
+    pub fn value(&self) -> &str {
         let main = self.all("result").find(|line| line["main"] == true);
         main.unwrap_or_else(|| panic!("no value: {self:?}"))["data"]["text/plain"].as_str().unwrap()
     }
@@ -55,19 +55,19 @@ impl Run {
         self.first("error")["name"].as_str().unwrap()
     }
 
-    fn outcome(&self) -> &str {
+    pub fn outcome(&self) -> &str {
         self.first("end")["outcome"].as_str().unwrap()
     }
 }
 
 /// Runs code in the default context of a language.
-async fn run(server: &TestServer, id: &str, language: &str, code: &str) -> Run {
+pub async fn run(server: &TestServer, id: &str, language: &str, code: &str) -> Run {
     let answer = server.post(&format!("/sandboxes/{id}/run"), json!({"code": code, "language": language})).await;
     Run::of(&answer)
 }
 
 /// Runs code in a context.
-async fn run_in(server: &TestServer, id: &str, context: &str, body: Value) -> Run {
+pub async fn run_in(server: &TestServer, id: &str, context: &str, body: Value) -> Run {
     Run::of(&server.post(&format!("/sandboxes/{id}/contexts/{context}/run"), body).await)
 }
 

@@ -94,6 +94,22 @@ async fn every_verb_works_on_a_sandbox_on_another_worker() {
 }
 
 #[tokio::test]
+async fn a_context_on_another_worker_keeps_its_state_also_when_the_control_plane_restarts() {
+    let mut pair = Pair::start(NOTHING, NATIVE).await;
+    let id = pair.plane.spawn().await;
+    let code = "print('x' * 3_000_000)\nn = 41";
+    let printed = crate::contexts::run(&pair.plane, &id, "python", code).await;
+    assert_eq!(printed.stdout().len(), 3_000_001, "nothing of a fast output is lost");
+    let slow = json!({"code": "while True: n += 0", "timeout": "300ms"});
+    let late = crate::contexts::run_in(&pair.plane, &id, "python", slow).await;
+    assert_eq!(late.outcome(), "timed_out", "{late:?}");
+    pair.plane.kill();
+    pair.plane.launch().await;
+    pair.heard().await;
+    assert_eq!(crate::contexts::run(&pair.plane, &id, "python", "n + 1").await.value(), "42");
+}
+
+#[tokio::test]
 async fn a_control_plane_is_ready_while_a_worker_offers_a_provider() {
     let mut pair = Pair::start(NOTHING, MOCK).await;
     let ready = pair.plane.get("/ready").await.ok();

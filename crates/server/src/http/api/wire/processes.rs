@@ -40,6 +40,8 @@ pub fn background(
             ("cols", body.cols.is_some()),
             ("rows", body.rows.is_some()),
             ("linger", body.linger.is_some()),
+            ("paced", body.paced),
+            ("note", body.note.is_some()),
         ];
         if let Some((field, _)) = given.iter().find(|(_, is_given)| *is_given) {
             let of = "`background: true`; for a terminal in the foreground use the WebSocket `…/exec/ws`";
@@ -61,8 +63,8 @@ pub fn background(
         name: body.name.take(),
         linger: if body.resumable { linger.or(Some(RESUMABLE_LINGER)) } else { linger },
         is_lossless: body.resumable,
-        is_paced: false,
-        note: None,
+        is_paced: body.paced,
+        note: body.note.take(),
         input: input.unwrap_or_else(Bytes::new),
         stdin: if is_open { BackgroundStdin::Open } else { BackgroundStdin::Ends },
     };
@@ -89,12 +91,14 @@ pub fn process_started(process: ProcessInfo) -> api::ProcessStarted {
 
 /// Converts a process to the API.
 pub fn process(process: ProcessInfo) -> api::Process {
-    let ProcessInfo { process: process_id, name, command, pid, terminal, started, exit, first, end, readers, .. } =
-        process;
+    let ProcessInfo {
+        process: process_id, name, command, pid, note, terminal, started, exit, first, end, readers, ..
+    } = process;
     api::Process {
         process_id,
         name,
         command,
+        note,
         state: if exit.is_some() { api::ProcessState::Exited } else { api::ProcessState::Running },
         pid,
         tty: terminal.is_some(),
