@@ -21,6 +21,8 @@ pub enum CodeLanguage {
     Bash,
     /// R.
     R,
+    /// Java, with `JShell` of a JDK of version 11 or later.
+    Java,
 }
 
 /// A context to make.

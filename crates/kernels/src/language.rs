@@ -11,6 +11,7 @@ pub enum Language {
     TypeScript,
     Bash,
     R,
+    Java,
 }
 
 /// Redirects the streams for a driver, which has its requests on descriptor 4 and its messages on 3 and 5, and looks
@@ -19,9 +20,12 @@ const REDIRECT: &str = "exec 3>&1 5>&2 4<&0 </dev/null
 for program in $programs; do command -v \"$program\" >/dev/null && exec \"$program\" \"$@\"; done
 exit 127";
 
+/// Starts Java with its driver in a file, because `java` reads sources from nowhere else.
+const START_JAVA: &str = include_str!("../drivers/start_java.sh");
+
 impl Language {
     /// All languages.
-    pub const ALL: [Self; 5] = [Self::Python, Self::JavaScript, Self::TypeScript, Self::Bash, Self::R];
+    pub const ALL: [Self; 6] = [Self::Python, Self::JavaScript, Self::TypeScript, Self::Bash, Self::R, Self::Java];
 
     /// Returns its name, as callers write it.
     #[must_use]
@@ -32,6 +36,7 @@ impl Language {
             Self::TypeScript => "typescript",
             Self::Bash => "bash",
             Self::R => "r",
+            Self::Java => "java",
         }
     }
 
@@ -43,11 +48,12 @@ impl Language {
             Self::JavaScript | Self::TypeScript => &["node", "nodejs"],
             Self::Bash => &["bash"],
             Self::R => &["Rscript"],
+            Self::Java => &["java"],
         }
     }
 
     /// Returns the command that starts a kernel. It reads what [`crate::start`] returns first, exits with 127 if none
-    /// of the programs is there, and with 126 if the one that is there is too old.
+    /// of the programs is there, and with 126 if the one that is there is too old or lacks a compiler.
     #[must_use]
     pub fn command(self) -> Vec<String> {
         let arguments: &[&str] = match self {
@@ -61,8 +67,21 @@ impl Language {
             ],
             Self::Bash => &["--noprofile", "--norc", "-c", include_str!("../drivers/start.sh"), "bash"],
             Self::R => &["--vanilla", "-e", include_str!("../drivers/start.R")],
+            Self::Java => &[
+                "--add-opens=java.base/java.io=ALL-UNNAMED",
+                "--add-opens=java.base/java.lang=ALL-UNNAMED",
+                "--add-opens=java.base/java.util=ALL-UNNAMED",
+                "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
+                "-Dfile.encoding=UTF-8",
+                "-Dsun.jnu.encoding=UTF-8",
+                "-Djava.awt.headless=true",
+                "--source=11",
+            ],
         };
-        let script = format!("programs='{}'\n{REDIRECT}", self.programs().join(" "));
+        let script = match self {
+            Self::Java => START_JAVA.to_owned(),
+            _ => format!("programs='{}'\n{REDIRECT}", self.programs().join(" ")),
+        };
         let fixed = ["/bin/sh", "-c", &script, "sh"];
         fixed.iter().chain(arguments).map(|word| (*word).to_owned()).collect()
     }
@@ -102,6 +121,12 @@ impl Language {
             ),
             Self::Bash => include_str!("../drivers/bash.sh"),
             Self::R => include_str!("../drivers/r.R"),
+            Self::Java => concat!(
+                include_str!("../drivers/java.java"),
+                include_str!("../drivers/java_execution.java"),
+                include_str!("../drivers/java_variables.java"),
+                include_str!("../drivers/java_messages.java"),
+            ),
         }
     }
 
@@ -117,6 +142,10 @@ impl Language {
             }
             Self::Bash => "`bash` is not in the sandbox; install it, or choose an image that has it",
             Self::R => "`Rscript` is not in the sandbox; install it, or choose an image that has it",
+            Self::Java => {
+                "Java needs the `java` of a JDK of version 11 or later, with `jshell` next to it, which the sandbox has \
+                 not; install one, or choose an image that has it"
+            }
         }
     }
 }
@@ -129,7 +158,7 @@ impl fmt::Display for Language {
 
 /// A name that no language has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no language here; the languages are `python`, `javascript`, `typescript`, `bash` and `r`")]
+#[error("`{0}` is no language here; the languages are `python`, `javascript`, `typescript`, `bash`, `r` and `java`")]
 pub struct UnknownLanguage(String);
 
 impl FromStr for Language {
@@ -158,7 +187,7 @@ mod test {
         }
         assert_eq!(" TS ".parse(), Ok(Language::TypeScript));
         assert_eq!("js".parse(), Ok(Language::JavaScript));
-        for unknown in ["", "java", "python3"] {
+        for unknown in ["", "perl", "python3"] {
             assert!(unknown.parse::<Language>().is_err(), "{unknown}");
         }
     }

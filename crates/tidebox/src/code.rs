@@ -23,12 +23,13 @@ use crate::output::Format;
 /// Most bytes of code that fit into a request of 1 MiB.
 const CODE_BYTES_MAX: u64 = 1024 * 1024;
 /// Languages by their names.
-const LANGUAGES: [(&str, CodeLanguage); 5] = [
+const LANGUAGES: [(&str, CodeLanguage); 6] = [
     ("python", CodeLanguage::Python),
     ("javascript", CodeLanguage::JavaScript),
     ("typescript", CodeLanguage::TypeScript),
     ("bash", CodeLanguage::Bash),
     ("r", CodeLanguage::R),
+    ("java", CodeLanguage::Java),
 ];
 
 /// Options of code that runs in place of a command.

@@ -18,7 +18,7 @@ pub fn is_unfinished(language: CodeLanguage, code: &str) -> bool {
     let lines = &outline.text;
     match language {
         CodeLanguage::Python => depth(lines) > 0 || is_within_block(lines),
-        CodeLanguage::JavaScript | CodeLanguage::TypeScript => depth(lines) > 0,
+        CodeLanguage::JavaScript | CodeLanguage::TypeScript | CodeLanguage::Java => depth(lines) > 0,
         CodeLanguage::R => depth(lines) > 0 || ends_with_any(lines, &["<-", "+", ",", "|>", "%>%", "~"]),
         CodeLanguage::Bash => bash_depth(lines) > 0 || ends_with_any(lines, &["|", "&&"]),
     }
@@ -55,6 +55,12 @@ const JAVASCRIPT: &[Quote] = &[
     string("'", false),
     Quote { begin: "/*", end: "*/", spans_lines: true, has_escapes: false },
 ];
+const JAVA: &[Quote] = &[
+    string("\"\"\"", true),
+    string("\"", false),
+    string("'", false),
+    Quote { begin: "/*", end: "*/", spans_lines: true, has_escapes: false },
+];
 const BASH: &[Quote] = &[string("\"", true), Quote { begin: "'", end: "'", spans_lines: true, has_escapes: false }];
 const R: &[Quote] = &[string("\"", true), string("'", true), string("`", true)];
 
@@ -72,6 +78,7 @@ impl Outline {
             CodeLanguage::Python => (PYTHON, "#"),
             CodeLanguage::JavaScript | CodeLanguage::TypeScript => (JAVASCRIPT, "//"),
             CodeLanguage::R => (R, "#"),
+            CodeLanguage::Java => (JAVA, "//"),
             CodeLanguage::Bash => match without_here_documents(code) {
                 Some(code) => return Outline::scan(&code, BASH, "#", true),
                 None => return Outline { text: String::new(), is_open: true },
@@ -276,6 +283,15 @@ mod test {
             CodeLanguage::JavaScript,
             &["1", "f({a: 1})", "`a${b}c`", "'{'", "x // {", "/* { */ 1", "function f() {\n  return 1\n}", "f(\n\n"],
             &["function f() {", "[1,", "`a", "/* a", "f('a',", "x = `\n${y}"],
+        );
+    }
+
+    #[test]
+    fn java_continues_in_brackets_text_blocks_and_comments() {
+        check(
+            CodeLanguage::Java,
+            &["1", "f(a[0]);", "'{'", "x // {", "/* { */ 1", "int f() {\n  return 1;\n}", "\"\"\"\n  a\"\n  \"\"\""],
+            &["int f() {", "List.of(1,", "/* a", "\"\"\"\n  a\"", "class A {\n  int x;"],
         );
     }
 

@@ -183,7 +183,7 @@ mod test {
             ("context-", note.clone()),
             ("context-A", note.clone()),
             ("r", note.clone()),
-            ("context-r", note.replace("\"r\"", "\"java\"")),
+            ("context-r", note.replace("\"r\"", "\"perl\"")),
             ("context-r", note.replace("0303", "XY")),
             ("context-r", "{}".to_owned()),
             ("context-r", String::new()),

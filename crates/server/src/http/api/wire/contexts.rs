@@ -17,6 +17,7 @@ pub fn language(language: api::CodeLanguage) -> Language {
         api::CodeLanguage::TypeScript => Language::TypeScript,
         api::CodeLanguage::Bash => Language::Bash,
         api::CodeLanguage::R => Language::R,
+        api::CodeLanguage::Java => Language::Java,
     }
 }
 
@@ -27,6 +28,7 @@ pub fn code_language(language: Language) -> api::CodeLanguage {
         Language::TypeScript => api::CodeLanguage::TypeScript,
         Language::Bash => api::CodeLanguage::Bash,
         Language::R => api::CodeLanguage::R,
+        Language::Java => api::CodeLanguage::Java,
     }
 }
 
