@@ -66,7 +66,7 @@ impl Language {
                 include_str!("../drivers/start.js"),
             ],
             Self::Bash => &["--noprofile", "--norc", "-c", include_str!("../drivers/start.sh"), "bash"],
-            Self::R => &["--vanilla", "-e", include_str!("../drivers/start.R")],
+            Self::R => &["--no-save", "--no-restore", "--no-init-file", "-e", include_str!("../drivers/start.R")],
             Self::Java => &[
                 "--add-opens=java.base/java.io=ALL-UNNAMED",
                 "--add-opens=java.base/java.lang=ALL-UNNAMED",

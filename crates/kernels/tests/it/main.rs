@@ -5,5 +5,6 @@ mod java;
 mod javascript;
 mod kernel;
 mod python;
+mod r;
 mod started;
 mod typescript;
