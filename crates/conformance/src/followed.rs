@@ -23,7 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         case!("the pid of a process is one that the box knows", pids, Background, Processes, Notes),
         case!("what the caller noted is kept with a process", notes, Background, Notes),
-        case!("the end of a process names the signal", signals, Background, Notes, ExitSignals),
+        case!("the end of a process names the signal", signals, Background, Notes),
         case!("a signal for the command itself reaches it behind its terminal", behind, Background, Terminals, Notes),
         case!("a paced process waits for each of its readers", paced, Background, Notes),
         case!("a paced process without readers goes on", left, Background, Notes),

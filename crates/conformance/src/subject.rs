@@ -64,8 +64,6 @@ pub enum Need {
     Lossless,
     /// Such a command can wait for each of its readers, and keeps what its caller noted.
     Notes,
-    /// The end of such a command names the signal that ended it.
-    ExitSignals,
     /// The users of a box are known, and files are worked on as one of them.
     Accounts,
     /// Changes of files can be kept until they are taken; see [`Guest::add_watcher`].
@@ -284,7 +282,6 @@ impl Subject {
             | Need::Background
             | Need::Lossless
             | Need::Notes
-            | Need::ExitSignals
             | Need::Accounts
             | Need::Watchers
             | Need::Depth
