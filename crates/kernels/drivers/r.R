@@ -60,13 +60,17 @@ emit <- function(message, descriptor = 3L) {
 
 # Writes a segment where the descriptor cannot be opened again.
 emit_copied <- function(segment, descriptor) {
-  if (descriptor == 3L && sink.number() == 0L) {
+  if (descriptor == 3L && sink.number() == 0L && file.exists("/dev/fd/1")) {
     cat(rawToChar(segment))
+  } else if (descriptor == 5L && sink.number("message") == 2L && file.exists("/dev/fd/2")) {
+    cat(rawToChar(segment), file = stderr())
   } else {
-    path <- tempfile("segment")
+    path <- tempfile("segment", tempdir(TRUE))
     on.exit(unlink(path))
     writeBin(segment, path)
-    .Internal(system(sprintf("exec cat '%s' >&%d", path, descriptor), FALSE, 0L))
+    if (.Internal(system(sprintf("exec cat '%s' >&%d", path, descriptor), FALSE, 0L)) != 0L) {
+      quit("no", 1, FALSE)
+    }
   }
 }
 
@@ -91,7 +95,9 @@ json <- function(text) {
   special <- unique(bytes[bytes < as.raw(0x20) | bytes == as.raw(0x22) | bytes == as.raw(0x5c)])
   # The backslash first, because the others are replaced with one.
   for (code in sort(as.integer(special), decreasing = TRUE)) {
-    text <- gsub(rawToChar(as.raw(code)), sprintf("\\u%04x", code), text, fixed = TRUE, useBytes = TRUE)
+    plain <- rawToChar(as.raw(code))
+    escaped <- switch(plain, "\n" = "\\n", "\"" = , "\\" = paste0("\\", plain), sprintf("\\u%04x", code))
+    text <- gsub(plain, escaped, text, fixed = TRUE, useBytes = TRUE)
   }
   c(charToRaw("\""), charToRaw(text), charToRaw("\""))
 }
@@ -105,6 +111,7 @@ message_bytes <- function(type, ...) {
 }
 
 emit_both <- function(message) {
+  message <- charToRaw(message)
   # Of what code in C has printed.
   flush(stdout())
   emit(message, 3L)
@@ -128,7 +135,7 @@ send <- function(data, is_main) {
     size <- nchar(plain, "bytes")
     encoded <- if (size <= BYTES_MAX) json(plain)
     if (is.null(encoded) || length(parts) + length(encoded) > JSON_BYTES_MAX) {
-      notes <- c(left_out("text/plain", size), notes)
+      notes <- c(left_out("text/plain", max(size, length(encoded))), notes)
       plain <- NULL
     }
   }
@@ -165,7 +172,7 @@ base64 <- function(bytes) {
 shortened <- function(text) {
   text <- paste(as.character(text), collapse = "\n")
   if (!validUTF8(text)) {
-    text <- iconv(text, "", "UTF-8", sub = "byte")
+    text <- iconv(text, "UTF-8", "UTF-8", sub = "byte")
   }
   length <- nchar(text)
   if (length <= ERROR_CHARS_MAX) {
@@ -188,7 +195,7 @@ discard_interrupt <- function() {
 run_code <- function(code, variables) {
   count <<- count + 1L
   discard_interrupt()
-  emit_both(message_bytes("begin", count = charToRaw(sprintf("%d", count))))
+  emit_both(sprintf("{\"type\":\"begin\",\"run\":%s,\"count\":%d}", request, count))
   old <- set_variables(variables)
   has_warned <<- FALSE
   report <- tryCatch(evaluate(code), error = function(error) list("Error", conditionMessage(error), "", NULL))
@@ -206,7 +213,7 @@ run_code <- function(code, variables) {
     ))
   }
   restore_variables(old)
-  emit_both(message_bytes("end"))
+  emit_both(sprintf("{\"type\":\"end\",\"run\":%s}", request))
 }
 
 # Runs code; returns the name, value and traceback of its error, NULL if it has none.
@@ -283,7 +290,10 @@ printed <- function(value) {
     Encoding(text) <- "UTF-8"
     text
   }
-  on.exit(suspendInterrupts(cat(unsink())))
+  on.exit(suspendInterrupts({
+    text <- unsink()
+    cat(text)
+  }))
   sink(buffer)
   print(value)
   on.exit()
@@ -305,10 +315,11 @@ print_warnings <- function() {
   on.exit(close(buffer))
   sink(buffer, type = "message")
   tryCatch(.Internal(printDeferredWarnings()), finally = sink(type = "message"))
+  # What the code does at its top level has no call.
+  cleaned <- sub("In eval\\(expressions\\[\\[at\\]\\], globalenv\\(\\)\\) :( |$)", "", sub("^In addition: ", "", lines))
+  text <- paste0(cleaned, "\n", collapse = "")
   if (length(lines)) {
-    lines[1L] <- sub("^In addition: ", "", lines[1L])
-    cat(lines, file = stderr(), sep = "\n")
-    cat("\n", file = stderr())
+    cat(text, file = stderr())
   }
 }
 
@@ -323,6 +334,9 @@ describe <- function(error, calls) {
     error = function(other) "its message cannot be shown"
   )
   call <- tryCatch(conditionCall(error), error = function(other) NULL)
+  if (is_driver_call(call)) {
+    call <- NULL
+  }
   text <- if (is.null(call)) paste0(name, ": ", value) else paste0(name, " in ", call_text(call), ": ", value)
   # The code begins below `withVisible` and the two of `eval`, or below `print`.
   calls <- calls[seq_along(calls) > depth]
@@ -331,7 +345,8 @@ describe <- function(error, calls) {
   }
   # The last is that of the handler.
   calls <- calls[-length(calls)]
-  is_handler <- vapply(calls, function(call) identical(call[[1L]], quote(.handleSimpleError)), NA)
+  # R calls the handlers, for warnings that are errors too.
+  is_handler <- vapply(calls, function(call) any(vapply(handler_calls, identical, NA, call[[1L]])), NA)
   if (any(is_handler)) {
     calls <- calls[seq_len(which(is_handler)[1L] - 1L)]
   }
@@ -358,6 +373,8 @@ driver_calls <- list(
   quote(print(value$value)),
   quote(print(value))
 )
+
+handler_calls <- list(quote(.handleSimpleError), quote(.signalSimpleWarning))
 
 is_driver_call <- function(call) {
   any(vapply(driver_calls, identical, NA, call, ignore.srcref = TRUE))
@@ -457,7 +474,7 @@ send_plots <- function() {
 
 complete <- function(code, cursor) {
   discard_interrupt()
-  emit_both(message_bytes("begin", count = charToRaw(sprintf("%d", count))))
+  emit_both(sprintf("{\"type\":\"begin\",\"run\":%s,\"count\":%d}", request, count))
   line <- sub("^.*\n", "", substr(code, 1L, cursor))
   matches <- tryCatch(allowInterrupts(matches_of(line)), error = function(error) NULL, interrupt = function(c) NULL)
   token <- if (length(matches)) utils:::.CompletionEnv[["token"]] else ""
@@ -468,7 +485,7 @@ complete <- function(code, cursor) {
     start = charToRaw(sprintf("%d", cursor - nchar(token))),
     matches = c(charToRaw("["), encoded, charToRaw("]"))
   ))
-  emit_both(message_bytes("end"))
+  emit_both(sprintf("{\"type\":\"end\",\"run\":%s}", request))
 }
 
 matches_of <- function(line) {
@@ -537,7 +554,8 @@ run_program <- function(command, intern, timeout) {
   } else {
     program <- pipe(paste0("exec </dev/null\n", command), "w")
     status <- close(program)
-    value <- list(value = if (is.null(status)) 0L else as.integer(status), visible = FALSE)
+    status <- if (is.null(status)) 0L else as.integer(status)
+    value <- list(value = if (status > 255L) status %/% 256L else status, visible = FALSE)
   }
   # Where an interrupt that came is raised.
   Sys.sleep(0)
