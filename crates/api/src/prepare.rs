@@ -20,7 +20,7 @@ pub struct PrepareCommand {
     /// Interpreter of `command`: a shell, or none.
     #[serde(default)]
     pub mode: ExecMode,
-    /// Language of `command`, which then is code for the default [context](Context) of the language: it is there with
+    /// Language of `command`, which then is code for the default context of the language: the context is there with
     /// its state when the sandbox runs. Only with `timeout`, and with `workdir`, `user` and `env` of the context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<CodeLanguage>,

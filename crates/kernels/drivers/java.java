@@ -39,6 +39,7 @@ import jdk.jshell.SnippetEvent;
 import jdk.jshell.SourceCodeAnalysis;
 import jdk.jshell.SourceCodeAnalysis.Completeness;
 import jdk.jshell.SourceCodeAnalysis.CompletionInfo;
+import jdk.jshell.SourceCodeAnalysis.Suggestion;
 import jdk.jshell.UnresolvedReferenceException;
 import jdk.jshell.execution.LocalExecutionControl;
 import jdk.jshell.spi.ExecutionControl;
@@ -294,10 +295,9 @@ final class Driver {
         }
         for (Snippet snippet : declared) {
             Snippet.Status status = shell.status(snippet);
-            if (status != Snippet.Status.RECOVERABLE_DEFINED && status != Snippet.Status.RECOVERABLE_NOT_DEFINED) continue;
-            DeclarationSnippet declaration = (DeclarationSnippet) snippet;
-            String missing = shell.unresolvedDependencies(declaration).collect(Collectors.joining(", "));
-            warn(unusable(declaration));
+            if (status == Snippet.Status.RECOVERABLE_DEFINED || status == Snippet.Status.RECOVERABLE_NOT_DEFINED) {
+                warn(unusable((DeclarationSnippet) snippet));
+            }
         }
         return last == null ? null : execution.shown();
     }
@@ -339,7 +339,8 @@ final class Driver {
             }
         }
         if (first == null) first = "the code does not compile";
-        return new Failure("CompileError", shortened(first), shortened(text.length() == 0 ? first : text.toString().stripTrailing()));
+        String traceback = text.length() == 0 ? first : text.toString().stripTrailing();
+        return new Failure("CompileError", shortened(first), shortened(traceback));
     }
 
     static String shortened(String text) {
@@ -353,7 +354,8 @@ final class Driver {
     // Returns the error of code that threw something.
     private static Failure described(Throwable thrown) {
         String name = nameOf(thrown);
-        String value = thrown instanceof UnresolvedReferenceException ? unusable(((UnresolvedReferenceException) thrown).getSnippet())
+        String value = thrown instanceof UnresolvedReferenceException
+            ? unusable(((UnresolvedReferenceException) thrown).getSnippet())
             : thrown.getMessage();
         StringBuilder text = new StringBuilder();
         Set<Throwable> seen = new LinkedHashSet<>();
@@ -402,7 +404,8 @@ final class Driver {
             Place place = places.get(frame.getFileName().substring(1));
             String where = place == null ? "<cell " + count + ">" : place.at(frame.getLineNumber());
             String method = frame.getMethodName().startsWith("lambda$do_it$") ? "" : frame.getMethodName();
-            String of = frame.getClassName().isEmpty() || method.isEmpty() ? method : frame.getClassName() + "." + method;
+            String type = frame.getClassName();
+            String of = type.isEmpty() || method.isEmpty() ? method : type + "." + method;
             text.append("    at ").append(of.isEmpty() ? where : of + " (" + where + ")").append('\n');
         }
     }
@@ -427,7 +430,7 @@ final class Driver {
             }
             String snippet = before.substring(at);
             int[] anchor = {snippet.length()};
-            for (SourceCodeAnalysis.Suggestion suggestion : analysis.completionSuggestions(snippet, snippet.length(), anchor)) {
+            for (Suggestion suggestion : analysis.completionSuggestions(snippet, snippet.length(), anchor)) {
                 if (matches.size() < 5000) matches.add(suggestion.continuation());
             }
             start = before.codePointCount(0, at + anchor[0]);
@@ -445,11 +448,13 @@ final class Driver {
     private static void handleInterrupts() throws ReflectiveOperationException {
         Class<?> signal = Class.forName("sun.misc.Signal");
         Class<?> handler = Class.forName("sun.misc.SignalHandler");
-        Object ours = Proxy.newProxyInstance(handler.getClassLoader(), new Class<?>[] {handler}, (proxy, method, given) -> {
+        Class<?>[] types = {handler};
+        Object ours = Proxy.newProxyInstance(handler.getClassLoader(), types, (proxy, method, given) -> {
             if (method.getName().equals("handle")) interrupt();
             return null;
         });
-        signal.getMethod("handle", signal, handler).invoke(null, signal.getConstructor(String.class).newInstance("INT"), ours);
+        Object number = signal.getConstructor(String.class).newInstance("INT");
+        signal.getMethod("handle", signal, handler).invoke(null, number, ours);
     }
 
     private static void interrupt() {

@@ -63,7 +63,8 @@ final class Environ {
         Class<?> type = Class.forName("jdk.internal.misc.Unsafe");
         unsafe = type.getMethod("getUnsafe").invoke(null);
         // Newer versions return a `long`.
-        arrayOffset = ((Number) type.getMethod("arrayBaseOffset", Class.class).invoke(unsafe, byte[].class)).longValue();
+        Method offset = type.getMethod("arrayBaseOffset", Class.class);
+        arrayOffset = ((Number) offset.invoke(unsafe, byte[].class)).longValue();
         address = find();
         if (address == 0 || getAddress(address) == 0) throw new IOException("the C library is not known");
     }

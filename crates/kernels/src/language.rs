@@ -78,9 +78,10 @@ impl Language {
                 "--source=11",
             ],
         };
-        let script = match self {
-            Self::Java => START_JAVA.to_owned(),
-            _ => format!("programs='{}'\n{REDIRECT}", self.programs().join(" ")),
+        let script = if self == Self::Java {
+            START_JAVA.to_owned()
+        } else {
+            format!("programs='{}'\n{REDIRECT}", self.programs().join(" "))
         };
         let fixed = ["/bin/sh", "-c", &script, "sh"];
         fixed.iter().chain(arguments).map(|word| (*word).to_owned()).collect()

@@ -155,7 +155,8 @@ async fn contexts_are_made_listed_restarted_and_deleted() {
     assert_eq!(lines[2..], [json!({"type": "end_of_execution"})]);
     let restart = format!("/contexts/{id}/restart");
     assert_eq!(e2b.interpreter(Method::POST, &restart, &sandbox, json!({})).await.ok(), json!(null));
-    assert!(!text(&e2b.execute(&sandbox, json!({"code": "echo $x", "context_id": id})).await).contains('5'));
+    let restarted = text(&e2b.execute(&sandbox, json!({"code": "echo x=$x", "context_id": id})).await);
+    assert!(restarted.contains(r#""x=\n""#), "{restarted}");
     assert_eq!(
         e2b.interpreter(Method::DELETE, &format!("/contexts/{id}"), &sandbox, json!({})).await.ok(),
         json!(null)
