@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::{Environment, FilePath, Span, StringMap};
+use crate::{Environment, Span, StringMap};
 
 /// Language of a context.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -32,13 +32,13 @@ pub struct ContextRequest {
     /// Language of the context.
     #[serde(default)]
     pub language: CodeLanguage,
-    /// Absolute path of the directory to start in.
+    /// Absolute path of the directory to start in; at most 512 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<FilePath>)]
+    #[schema(pattern = r"^/[^\x00]*$", max_length = 512)]
     pub workdir: Option<String>,
     /// User to run as: `name`, `uid`, `name:group` or `uid:gid`; the sandbox's default user if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1)]
+    #[schema(min_length = 1, max_length = 64)]
     pub user: Option<String>,
     /// Variables added to the sandbox's environment; at most about 3 kB in all.
     #[serde(default, skip_serializing_if = "StringMap::is_empty")]
@@ -87,7 +87,7 @@ pub struct RunRequest {
     /// The code.
     #[schema(pattern = r"^[^\x00]*$")]
     pub code: String,
-    /// Language whose default context runs it; only without a context in the path.
+    /// Language whose default context runs it. With a context in the path, it must be the language of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<CodeLanguage>,
     /// Deadline, such as `30s`.
@@ -179,7 +179,7 @@ pub struct CompleteRequest {
     /// The code.
     #[schema(pattern = r"^[^\x00]*$")]
     pub code: String,
-    /// Number of characters before the cursor; the end of the code if absent.
+    /// Number of characters before the cursor; the end of the code if absent or behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<usize>,
 }

@@ -61,6 +61,8 @@ pub enum Conflict {
     NotBuilt { template: String },
     /// The snapshot is the files of a template.
     OfTemplate { snapshot: SnapshotId },
+    /// The context has another language than the run.
+    OtherLanguage { context: String, language: &'static str },
     /// The context was restarted or deleted while a run waited for its turn.
     ContextEnded,
     /// The provider or the image store refuses, in its own words.
@@ -143,6 +145,9 @@ impl fmt::Display for Conflict {
                 f,
                 "the snapshot `{snapshot}` is the files of a template, and goes with it; delete the template instead"
             ),
+            Conflict::OtherLanguage { context, language } => {
+                write!(f, "the context `{context}` runs `{language}`; leave out `language`, or use another context")
+            }
             Conflict::ContextEnded => {
                 f.write_str("the context was restarted or deleted before this run began; run the code again")
             }

@@ -17,6 +17,7 @@ pub(super) mod warm_up;
 use std::sync::Arc;
 use std::time::Instant;
 
+use kernels::Language;
 use providers::Guest;
 use store::Sandbox;
 use tokio::sync::mpsc;
@@ -26,6 +27,7 @@ use self::events::{CodeRequest, Deadline, RunEvent};
 use self::kernel::{Process, Turn};
 use self::requests::Order;
 use self::run::Run;
+use super::conflict::Conflict;
 use super::error::{Result, above};
 use super::service::Control;
 use crate::budget::Account;
@@ -37,8 +39,8 @@ const MATCHES_MAX: usize = 1000;
 /// Context that a request is for.
 #[derive(Debug, Clone)]
 pub enum Target {
-    /// The context of this id.
-    Id(ContextId),
+    /// The context of this id, which must have this language, if one is given.
+    Id { id: ContextId, language: Option<Language> },
     /// The default context of a language, which is made with these options if it is not there.
     Default(NewContext),
 }
@@ -46,7 +48,7 @@ pub enum Target {
 impl Target {
     fn id(&self) -> ContextId {
         match self {
-            Self::Id(id) => id.clone(),
+            Self::Id { id, .. } => id.clone(),
             Self::Default(options) => ContextId::default_of(options.language),
         }
     }
@@ -180,7 +182,7 @@ impl Control {
         account: Account,
     ) -> Result<Completions> {
         let order = Order::Complete { code, cursor };
-        let target = Target::Id(context.clone());
+        let target = Target::Id { id: context.clone(), language: None };
         let mut run = self.order(id, target, order, Operation::ContextComplete, Deadline::Default, account).await?;
         let mut completions = Completions { start: cursor, matches: Vec::new() };
         while let Some(event) = run.events.recv().await {
@@ -225,13 +227,16 @@ impl Control {
         let kernel = self.kernels.of(&sandbox.id, &context);
         let mut turn = kernel.turn().await?;
         let guest = self.guest(&sandbox).await?;
-        if self.process_of(&sandbox, &guest, &context, &mut turn).await?.is_none() {
-            match target {
-                Target::Id(id) => return Err(no_context(&id)),
-                Target::Default(options) => {
-                    self.started(&sandbox, &guest, &context, options, &mut turn).await?;
-                }
+        let found = self.process_of(&sandbox, &guest, &context, &mut turn).await?;
+        match (found.map(|process| process.options.language), target) {
+            (None, Target::Id { id, .. }) => return Err(no_context(&id)),
+            (None, Target::Default(options)) => {
+                self.started(&sandbox, &guest, &context, options, &mut turn).await?;
             }
+            (Some(has), Target::Id { language: Some(asked), .. }) if has != asked => {
+                return Err(Conflict::OtherLanguage { context: context.to_string(), language: has.name() }.into());
+            }
+            (Some(_), Target::Id { .. } | Target::Default(_)) => {}
         }
         let control = Arc::clone(self);
         let run =

@@ -169,8 +169,8 @@ pub async fn run(
     meter: Meter,
     Body(body): Body<api::RunRequest>,
 ) -> Result<Response> {
-    let target = Target::Id(wire::context_id(&context)?);
-    answer(&api, &id, target, wire::code_in_context(body)?, &meter).await
+    let target = wire::named_context(&context, &body)?;
+    answer(&api, &id, target, wire::code(body)?, &meter).await
 }
 
 /// Run code

@@ -45,7 +45,7 @@ pub async fn execute(
     }
     let target = match (context_id, language) {
         (Some(_), Some(_)) => return Err(malformed("only one of `context_id` and `language` can be given")),
-        (Some(context), None) => Target::Id(wire::context_id(&context)?),
+        (Some(context), None) => Target::Id { id: wire::context_id(&context)?, language: None },
         (None, language) => Target::Default(new_context(&api, &id, language.as_deref(), None).await?),
     };
     let env = wire::env(env_vars.unwrap_or_default())?;

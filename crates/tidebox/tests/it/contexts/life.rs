@@ -162,7 +162,7 @@ async fn code_is_completed_by_the_state_of_its_context() {
         async |context: &str, body| server.post(&format!("/sandboxes/{id}/contexts/{context}/complete"), body).await;
     let found = complete("python", json!({"code": "é = wave_l + 1", "cursor": 10})).await.ok();
     assert_eq!((&found["start"], &found["matches"]), (&json!(4), &json!(["wave_length"])), "{found}");
-    complete("python", json!({"code": "x", "cursor": 2})).await.refused(400, "bad_request", "`cursor`");
+    complete("python", json!({"code": "wave_l", "cursor": 99})).await.ok();
     complete("r", json!({"code": "x"})).await.refused(404, "not_found", "context `r`");
 }
 

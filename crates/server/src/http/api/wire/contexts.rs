@@ -10,6 +10,10 @@ use crate::control::{Error, Resource};
 use crate::http::error::{ApiError, malformed};
 use crate::http::stream::run_lines::Line;
 
+/// Longest directory and user of a context, in characters: its process has to keep them.
+const WORKDIR_CHARS_MAX: usize = 512;
+const USER_CHARS_MAX: usize = 64;
+
 pub fn language(language: api::CodeLanguage) -> Language {
     match language {
         api::CodeLanguage::Python => Language::Python,
@@ -35,6 +39,11 @@ pub fn code_language(language: Language) -> api::CodeLanguage {
 /// Converts the options of a context.
 pub fn new_context(body: api::ContextRequest) -> Result<NewContext, ApiError> {
     let api::ContextRequest { language: name, workdir, user, env } = body;
+    for (field, text, chars_max) in [("workdir", &workdir, WORKDIR_CHARS_MAX), ("user", &user, USER_CHARS_MAX)] {
+        if text.as_ref().is_some_and(|text| text.chars().count() > chars_max) {
+            return Err(malformed(format!("`{field}` of a context has at most {chars_max} characters")));
+        }
+    }
     Ok(NewContext { language: language(name), workdir, user: given("user", user)?, env: env.0 })
 }
 
@@ -62,17 +71,14 @@ pub fn context(context: Context) -> api::Context {
     }
 }
 
+/// Returns the context of a run that names one.
+pub fn named_context(context: &str, body: &api::RunRequest) -> Result<Target, ApiError> {
+    Ok(Target::Id { id: context_id(context)?, language: body.language.map(language) })
+}
+
 /// Returns the context of a run that names none.
 pub fn default_context(body: &api::RunRequest) -> Target {
     Target::Default(NewContext::of(language(body.language.unwrap_or_default())))
-}
-
-/// Converts a run in a context.
-pub fn code_in_context(body: api::RunRequest) -> Result<CodeRequest, ApiError> {
-    if body.language.is_some() {
-        return Err(malformed("`language` is only for a run without a context; the context has one"));
-    }
-    code(body)
 }
 
 /// Converts a run.
@@ -103,11 +109,7 @@ pub fn code_to_complete(body: api::CompleteRequest) -> Result<(String, usize), A
     let api::CompleteRequest { code, cursor } = body;
     check_code(&code)?;
     let chars = code.chars().count();
-    let cursor = cursor.unwrap_or(chars);
-    if cursor > chars {
-        return Err(malformed(format!("`cursor` is behind the end of the code, which has {chars} characters")));
-    }
-    Ok((code, cursor))
+    Ok((code, cursor.map_or(chars, |cursor| cursor.min(chars))))
 }
 
 /// Converts completions to the API.
