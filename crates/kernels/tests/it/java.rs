@@ -130,8 +130,7 @@ fn output_of_code_and_programs_keeps_its_order() {
     assert_eq!(outcome.stdout.len(), 20_000_000);
     java.begin("System.out.print(\"started\"); Thread.sleep(600_000)", &[]);
     java.wait_for("started");
-    java.interrupt();
-    java.finish();
+    java.interrupt_to_end();
 }
 
 #[test]
@@ -169,8 +168,7 @@ fn a_value_that_cannot_be_shown_does_not_break_the_run() {
     java.run("class B { public String toString() { System.out.println(\"started\"); while (true) {} } }");
     java.begin("new B()", &[]);
     java.wait_for("started");
-    java.interrupt();
-    assert_eq!(error_name(&java.finish()), Some("KeyboardInterrupt"));
+    assert_eq!(error_name(&java.interrupt_to_end()), Some("KeyboardInterrupt"));
     let outcome = java.run("\"x\".repeat(20_000_000)");
     assert_eq!(outcome.value(), Some("text/plain was left out: 20.0 MB are more than 10 MiB"));
     let outcome = java.run("\"\\u0001\".repeat(9_000_000)");

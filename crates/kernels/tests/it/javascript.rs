@@ -237,8 +237,7 @@ fn output_of_code_and_programs_keeps_its_order() {
     assert_eq!(outcome.stdout.len(), 20_000_000);
     node.begin("process.stdout.write('started'); await new Promise(done => setTimeout(done, 600000))", &[]);
     node.wait_for("started");
-    node.interrupt();
-    node.finish();
+    node.interrupt_to_end();
 }
 
 #[test]

@@ -203,7 +203,26 @@ impl Kernel {
         outcome
     }
 
-    /// Interrupts the code, as the server does.
+    /// Interrupts the code every second until its end, as the server does, and waits for that.
+    pub fn interrupt_to_end(&mut self) -> Outcome {
+        let pid = self.pid();
+        let (ended, wait) = sync_channel::<()>(0);
+        let interrupts = std::thread::spawn(move || {
+            loop {
+                // It may have ended.
+                let _ = rustix::process::kill_process_group(pid, Signal::INT);
+                if wait.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        });
+        let outcome = self.finish();
+        drop(ended);
+        interrupts.join().expect("it ends");
+        outcome
+    }
+
+    /// Interrupts the code once.
     pub fn interrupt(&self) {
         rustix::process::kill_process_group(self.pid(), Signal::INT).expect("the group is there");
     }

@@ -159,8 +159,7 @@ fn output_arrives_while_the_code_runs() {
         for code in ["print('here', end='')", "import sys; sys.stdout.buffer.write(b'here')"] {
             kernel.begin(&format!("{code}\nwhile True: pass"), &[]);
             kernel.wait_for("here");
-            kernel.interrupt();
-            assert_eq!(error_name(&kernel.finish()), Some("KeyboardInterrupt"));
+            assert_eq!(error_name(&kernel.interrupt_to_end()), Some("KeyboardInterrupt"));
         }
     });
 }
@@ -266,8 +265,7 @@ fn an_interrupt_ends_the_code_and_nothing_else() {
             if code.contains("'sleep") || code.contains("!sleep") {
                 wait_for_child(kernel, "sleep");
             }
-            kernel.interrupt();
-            assert_eq!(error_name(&kernel.finish()), Some("KeyboardInterrupt"), "{code}");
+            assert_eq!(error_name(&kernel.interrupt_to_end()), Some("KeyboardInterrupt"), "{code}");
             // An idle kernel does not mind.
             kernel.interrupt();
             assert_eq!(kernel.run("kept").value(), Some("7"));
@@ -275,8 +273,7 @@ fn an_interrupt_ends_the_code_and_nothing_else() {
         kernel
             .begin("class E(Exception):\n  def __str__(self):\n    print('begun')\n    while True: pass\nraise E", &[]);
         kernel.wait_for("begun\n");
-        kernel.interrupt();
-        assert_eq!(error_name(&kernel.finish()), Some("E"));
+        assert_eq!(error_name(&kernel.interrupt_to_end()), Some("E"));
     });
 }
 
@@ -303,7 +300,7 @@ fn many_interrupts_end_one_run() {
             for _ in 0..10 {
                 kernel.interrupt();
             }
-            assert_eq!(error_name(&kernel.finish()), Some("KeyboardInterrupt"));
+            assert_eq!(error_name(&kernel.interrupt_to_end()), Some("KeyboardInterrupt"));
         }
         assert_eq!(kernel.run("1").count, 21);
     });
@@ -316,8 +313,7 @@ fn an_interrupted_coroutine_is_cancelled() {
                     finally:\n        print('cleaned')\nawait f()\nprint('never')";
         kernel.begin(code, &[]);
         kernel.wait_for("begun\n");
-        kernel.interrupt();
-        assert_eq!(kernel.finish().stdout(), "begun\ncleaned\n");
+        assert_eq!(kernel.interrupt_to_end().stdout(), "begun\ncleaned\n");
         assert_eq!(kernel.run("await asyncio.sleep(0.01, 5)").value(), Some("5"));
     });
 }

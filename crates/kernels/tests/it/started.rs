@@ -19,8 +19,7 @@ pub fn started(language: Language) -> Option<(Kernel, TempDir)> {
 pub fn interrupted(kernel: &mut Kernel, code: &str) -> Outcome {
     kernel.begin(code, &[]);
     kernel.wait_for("started");
-    kernel.interrupt();
-    kernel.finish()
+    kernel.interrupt_to_end()
 }
 
 /// Returns the name of the error of a run.

@@ -26,6 +26,8 @@ pub(super) struct Progress {
     pub(super) stage: Stage,
     /// End of the stage.
     pub(super) limit: Deadline,
+    /// Time at which code that was interrupted is interrupted once more.
+    pub(super) again: Deadline,
     /// Errors after the deadline, which a slow reader may not delay.
     pub(super) late: Vec<RunEvent>,
 }

@@ -26,6 +26,8 @@ use crate::operation_metrics::Operation;
 
 /// Time that code has to end after it was interrupted.
 const GRACE: Duration = Duration::from_secs(3);
+/// Pause between interrupts: an interpreter may lose one that comes while it starts a program.
+const REPEAT: Duration = Duration::from_secs(1);
 /// A run that has its turn.
 pub(super) struct Run {
     pub(super) control: Arc<Control>,
@@ -119,6 +121,7 @@ impl Run {
                 held: self.account.nothing(),
                 stage,
                 limit,
+                again: limit,
                 late: Vec::new(),
             };
             let over = self.follow(&mut sent.output, &mut progress, &token).await;
@@ -163,6 +166,11 @@ impl Run {
                         return Over::Stuck(None);
                     }
                     self.interrupt(progress, Stage::TimedOut).await;
+                    continue;
+                }
+                () = sleep_until(progress.again), if progress.stage != Stage::Running => {
+                    progress.again = Deadline::now() + REPEAT;
+                    self.send_interrupt().await;
                     continue;
                 }
                 event = output.next() => event,
@@ -227,6 +235,7 @@ impl Run {
     async fn interrupt(&self, progress: &mut Progress, stage: Stage) {
         progress.stage = stage;
         progress.limit = Deadline::now() + GRACE;
+        progress.again = Deadline::now() + REPEAT;
         self.send_interrupt().await;
     }
 
