@@ -1,8 +1,8 @@
 // The driver of JavaScript and TypeScript. `marker` and `require` are given, and `TYPESCRIPT` is set for the latter.
 //
-// An interrupt ends code in three ways. `vm` ends what runs synchronously. A thread is told of all other interrupts,
-// and passes them on as a message, which ends a pending `await`. If the message is not received, because a callback
-// never returns, the thread terminates that.
+// An interrupt ends code in three ways. `vm` ends code that runs synchronously. A thread receives all other interrupts,
+// and passes them on as a message, which ends a pending `await`. If the message is not received, because a callback of
+// the code does not return, the thread has it terminated.
 
 "use strict";
 
@@ -314,24 +314,33 @@ let run;
 let count = 0;
 const sourceMaps = new Map();
 
-// Memory that the thread of interrupts shares: the number of interrupts that were received, the number of the run in
-// progress, and whether the driver is at work, which must not be terminated.
-const shared = new Int32Array(new SharedArrayBuffer(12));
+// Memory that the thread of interrupts shares: the number of interrupts that were received, and that of the run in
+// progress.
+const shared = new Int32Array(new SharedArrayBuffer(8));
 const RECEIVED = 0;
 const RUN = 1;
-const BUSY = 2;
 
 // An interrupt ends what is called by this script. It has a context of its own, because code may replace any global.
 let guarded;
 const guard = new vm.Script("guarded()", { filename: "tidebox:kernel" });
 const guardContext = vm.createContext({ guarded: () => guarded() });
 
+// Returns whether an error is an interrupt, or that of a program which an interrupt has ended, and which may be noticed
+// before the interrupt is.
+function isInterrupt(error) {
+  try {
+    return error?.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED" || error?.signal === "SIGINT";
+  } catch {
+    return false;
+  }
+}
+
 function withInterrupts(action) {
   guarded = action;
   try {
     return { value: guard.runInContext(guardContext, { breakOnSigint: true, displayErrors: false }) };
   } catch (error) {
-    if (error?.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED") return { error: INTERRUPTED };
+    if (isInterrupt(error)) return { error: INTERRUPTED };
     if (error === exitMarker) return {};
     try {
       return { error: described(error) };
@@ -343,7 +352,7 @@ function withInterrupts(action) {
 
 function begin(request) {
   count += request.isCompletion ? 0 : 1;
-  if (!isWatched) pendingInterrupt();
+  if (!isWatched) forgetInterrupts();
   run = { number: request.run, cell: count, old: [], isFinished: false, status: undefined };
   Atomics.store(shared, RUN, run.number);
   send({ type: "begin", run: run.number, count }, output, errors);
@@ -373,9 +382,9 @@ function startRun(request) {
   );
 }
 
-// Returns the error of a promise. A program that an interrupt has ended may be noticed before the interrupt is.
+// Returns the error of a promise.
 function failure(error) {
-  return error?.signal === "SIGINT" ? INTERRUPTED : withInterrupts(() => described(error)).value ?? INTERRUPTED;
+  return isInterrupt(error) ? INTERRUPTED : withInterrupts(() => described(error)).value ?? INTERRUPTED;
 }
 
 // Evaluates code, and returns its value, or a promise of it.
@@ -442,7 +451,6 @@ function settle(ours, error, { value, hasValue } = {}) {
 }
 
 function finish(ours, { error, data }) {
-  Atomics.store(shared, BUSY, 1);
   flush();
   ours.isFinished = true;
   requests.ref();
@@ -462,7 +470,6 @@ function finish(ours, { error, data }) {
     end(ours);
     next();
   });
-  Atomics.store(shared, BUSY, 0);
 }
 
 function end(ours) {

@@ -105,37 +105,77 @@ function receive(chunk) {
 const contextify = internalBinding("contextify");
 
 const WATCH = `
-  const { workerData: { shared, RECEIVED, RUN, BUSY }, parentPort } = require("worker_threads");
+  const { workerData: { shared, RECEIVED, RUN }, parentPort } = require("worker_threads");
+  const { setTimeout: sleep } = require("timers/promises");
   const vm = require("vm");
-  globalThis.tell = () => parentPort.postMessage({ isWatched: true });
-  const sleep = new vm.Script("tell(); for (;;) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)");
-  for (;;) {
+  const { internalBinding } = require("internal/test/binding");
+  const { startSigintWatchdog, stopSigintWatchdog } = internalBinding("contextify");
+  // Fails if there was an interrupt while the thread did not wait.
+  globalThis.check = () => {
+    startSigintWatchdog();
+    if (stopSigintWatchdog()) throw new Error("an interrupt");
+  };
+  const wait = new vm.Script("check(); for (;;) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)");
+  function watch() {
     try {
-      sleep.runInThisContext({ breakOnSigint: true });
+      wait.runInThisContext({ breakOnSigint: true });
     } catch {
-      const received = Atomics.load(shared, RECEIVED);
-      parentPort.postMessage({ number: Atomics.load(shared, RUN) });
-      const isLost = () => Atomics.wait(shared, RECEIVED, received, 100) === "timed-out";
-      let session;
-      for (let tries = 0; tries < 20 && isLost(); tries++) {
-        if (Atomics.load(shared, BUSY) || session) continue;
-        const { Session } = require("inspector");
-        session = new Session();
-        session.connectToMainThread();
-        session.post("Runtime.terminateExecution");
-      }
-      session?.disconnect();
+      tellInterrupt().then(watch);
     }
   }
+  async function tellInterrupt() {
+    const received = Atomics.load(shared, RECEIVED);
+    const isReceived = () => Atomics.load(shared, RECEIVED) !== received;
+    parentPort.postMessage({ number: Atomics.load(shared, RUN) });
+    for (let tries = 0; tries < 20 && !isReceived(); tries++) await sleep(5);
+    if (isReceived()) return;
+    const { Session } = require("inspector");
+    const session = new Session();
+    session.connectToMainThread();
+    for (let tries = 0; tries < 20 && !isReceived(); tries++) {
+      // A message that arrives while the one before is dispatched may be lost.
+      await sleep(50);
+      const expression = "globalThis[Symbol.for('tidebox')](" + received + ")";
+      session.post("Runtime.evaluate", { expression });
+      await sleep(100);
+    }
+    session.disconnect();
+  }
+  parentPort.postMessage({ isWatched: true });
+  watch();
 `;
 
-// Whether the thread waits for interrupts.
+// Terminates code that keeps an interrupt from being received. The thread has this called on top of whatever runs,
+// because it must not terminate the driver instead.
+let terminator;
+
+function terminateCode(received) {
+  if (Atomics.load(shared, RECEIVED) !== received) return;
+  const { stackTraceLimit, prepareStackTrace } = Error;
+  Error.stackTraceLimit = 200;
+  Error.prepareStackTrace = undefined;
+  const frames = new Error().stack.split("\n").slice(2);
+  Error.stackTraceLimit = stackTraceLimit;
+  Error.prepareStackTrace = prepareStackTrace;
+  if (frames.every((frame) => /node:|tidebox:kernel|<anonymous>:1:|\(<anonymous>\)$/.test(frame))) return;
+  if (!terminator) {
+    const { Session } = require("inspector");
+    terminator = new Session();
+    terminator.connect();
+  }
+  if (run) run.isTerminated = true;
+  terminator.post("Runtime.terminateExecution");
+}
+
+Object.defineProperty(globalThis, Symbol.for("tidebox"), { value: terminateCode });
+
+// Whether the thread is there.
 let isWatched = false;
 
-// Returns whether there was an interrupt that neither `vm` nor the thread received.
-function pendingInterrupt() {
+// Forgets interrupts that came before a run.
+function forgetInterrupts() {
   contextify.startSigintWatchdog();
-  return contextify.stopSigintWatchdog();
+  contextify.stopSigintWatchdog();
 }
 
 function interrupt(number) {
@@ -146,18 +186,20 @@ function watchInterrupts() {
   const { Worker } = require("worker_threads");
   const thread = new Worker(WATCH, {
     eval: true,
-    workerData: { shared, RECEIVED, RUN, BUSY },
-    execArgv: [],
+    workerData: { shared, RECEIVED, RUN },
+    execArgv: ["--expose-internals", "--no-warnings"],
     resourceLimits: { maxOldGenerationSizeMb: 32, maxYoungGenerationSizeMb: 4, stackSizeMb: 1 },
   });
   thread.on("message", ({ number }) => {
-    if (number === undefined) {
-      isWatched = true;
-      if (pendingInterrupt()) interrupt(run?.number);
-      return;
-    }
+    isWatched = true;
+    if (number === undefined) return;
     Atomics.add(shared, RECEIVED, 1);
-    Atomics.notify(shared, RECEIVED);
+    if (terminator) {
+      terminator.disconnect();
+      terminator = undefined;
+      // The interpreter still counts a timer that was terminated, and would not wait for later ones.
+      internalBinding("timers").toggleTimerRef?.(true);
+    }
     interrupt(number);
     process.emit("SIGINT", "SIGINT", 2);
   });
@@ -180,27 +222,51 @@ process.on("uncaughtException", (error) => uncaught(error, "Uncaught exception")
 process.on("unhandledRejection", (error) => uncaught(error, "Unhandled rejection"));
 process.on("beforeExit", () => {
   if (!run || run.isFinished) return;
+  // The thread's message may still be on its way.
+  if (run.isTerminated) {
+    finish(run, { error: INTERRUPTED });
+    return;
+  }
   const value = "the awaited promise never settles: no timer, stream or program is left that could settle it";
   finish(run, { error: { name: "UnsettledPromise", value, traceback: `UnsettledPromise: ${value}` } });
 });
 process.exit = exit;
 process.execArgv = [];
 
-// Output is written at once, and in the order of the messages, because pipes are not asynchronous any more.
-for (const name of ["stdout", "stderr"]) {
-  const { get } = Object.getOwnPropertyDescriptor(process, name);
+// Writes at once, so that output has its order with that of programs. It has no state that an interrupt could break.
+const SyncWriteStream = require("internal/fs/sync_write_stream");
+
+function writeNow(fd, chunk, encoding, callback) {
+  if (typeof encoding === "function") [encoding, callback] = [undefined, encoding];
+  const bytes = ArrayBuffer.isView(chunk)
+    ? Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
+    : Buffer.from(chunk, encoding);
+  let failed;
+  for (let at = 0; at < bytes.length && !failed; ) {
+    try {
+      at += fs.writeSync(fd, bytes, at);
+    } catch (error) {
+      // A program may have made the pipe non-blocking.
+      if (error.code === "EAGAIN") Atomics.wait(shared, RECEIVED, Atomics.load(shared, RECEIVED), 1);
+      else failed = error;
+    }
+  }
+  if (typeof callback === "function") process.nextTick(callback, failed);
+  return true;
+}
+
+for (const [fd, name] of [[1, "stdout"], [2, "stderr"]]) {
   let stream;
-  Object.defineProperty(process, name, {
-    configurable: true,
-    enumerable: true,
-    get() {
-      if (!stream) {
-        stream = get.call(process);
-        stream._handle?.setBlocking?.(true);
-      }
-      return stream;
-    },
-  });
+  const get = () => {
+    if (!stream) {
+      stream = new SyncWriteStream(fd, { autoClose: false });
+      stream._type = "pipe";
+      stream._destroy = (error, callback) => callback(error);
+      stream.write = (chunk, encoding, callback) => writeNow(fd, chunk, encoding, callback);
+    }
+    return stream;
+  };
+  Object.defineProperty(process, name, { configurable: true, enumerable: true, get });
 }
 
 // Warnings are printed as always, apart from those that the driver's own options cause.
@@ -231,5 +297,5 @@ globalThis.display = display;
 const requests = new net.Socket({ fd: 4, readable: true, writable: false });
 requests.on("data", receive);
 requests.on("close", () => exitProcess(0));
+watchInterrupts();
 send({ type: "ready", version: `Node.js ${process.versions.node}` }, output);
-setImmediate(watchInterrupts);

@@ -175,14 +175,27 @@ fn an_exit_ends_the_run_and_not_the_kernel() {
 }
 
 #[test]
-fn an_interrupt_ends_code_that_waits_and_not_the_kernel() {
+fn an_interrupt_ends_code_and_not_the_kernel() {
     let Some((mut node, _folder)) = javascript() else { return };
-    for code in
-        ["await new Promise(done => setTimeout(done, 600000))", "await new Promise(done => setTimeout(done, 600000))"]
-    {
-        let outcome = interrupted(&mut node, &format!("globalThis.kept = 1; console.log('started'); {code}"));
+    for code in [
+        "while (true) {}",
+        "for (let i = 0; ; i++) console.log(i)",
+        "await new Promise(done => setTimeout(done, 600000))",
+        "await 0; await 0; while (true) {}",
+        // What an interrupt just before would not end tells itself that it has started.
+        "/* tells */ setTimeout(() => { console.log('start' + 'ed'); while (true) {} }); await new Promise(() => {})",
+        "/* tells */ require('child_process').execSync('echo \"start\"ed; sleep 600', { stdio: 'inherit' })",
+        "await require('util').promisify(require('child_process').exec)('sleep 600')",
+        "Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)",
+        "({ toHtml() { while (true) {} } })",
+        "process.on('SIGINT', () => {}); while (true) {}",
+        "await new Promise(done => setTimeout(done, 600000))",
+    ] {
+        let tells = if code.contains("tells") { "" } else { "console.log('started');" };
+        let outcome = interrupted(&mut node, &format!("globalThis.kept = 1; {tells} {code}"));
         assert_eq!(error_name(&outcome), Some("KeyboardInterrupt"), "{code}");
-        let outcome = node.run("kept");
+        let outcome = node.run("console.log('out'); kept");
+        assert_eq!(outcome.stdout(), "out\n", "{code}");
         assert_eq!((outcome.value(), outcome.error.as_ref()), (Some("1"), None), "{code}");
     }
     node.run("process.on('SIGINT', () => console.log('idle'))");

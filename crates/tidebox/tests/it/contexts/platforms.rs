@@ -52,7 +52,7 @@ const CODES: [Code; 3] = [
         get: "console.log(2 * n + 1)",
         fails: "null.x",
         error: "TypeError",
-        endless: "console.log('ready'); await new Promise(done => setTimeout(done, 600000))",
+        endless: "console.log('ready'); while (true) {}",
         color: "console.log(process.env.COLOR)",
         dies: "process.kill(process.pid, 'SIGKILL')",
     },
