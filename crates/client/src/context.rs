@@ -1,15 +1,14 @@
 //! Contexts: interpreters that keep their state between runs of code.
 
 use api::{CompleteRequest, Completions, Context, ContextRequest, RunLine, RunRequest, Status};
-use reqwest::{Method, Response};
-use tokio::time::timeout;
+use reqwest::Method;
 
 use crate::connection::{Patience, Size};
-use crate::error::innermost;
-use crate::line::{LineTooLong, Lines};
+use crate::line::Lines;
+use crate::line_stream::LineStream;
 use crate::path::segment;
 use crate::sandbox::sandbox_path;
-use crate::{Client, Error, Result};
+use crate::{Client, Result};
 
 /// Longest line of a run: the longest message of an interpreter, and the JSON around it.
 const LINE_BYTES_MAX: usize = 20 * 1024 * 1024;
@@ -19,7 +18,7 @@ impl Client {
     /// Makes a context in the sandbox `id`, and starts its interpreter.
     ///
     /// # Errors
-    /// `bad_request` if the sandbox has no interpreter for the language, another [`Error`] if no answer comes.
+    /// `bad_request` if the sandbox has no interpreter for the language, another [`crate::Error`] if no answer comes.
     pub async fn create_context(&self, id: &str, request: &ContextRequest) -> Result<Context> {
         self.send_json(Method::POST, &sandbox_path(id, "/contexts")?, request, Patience::Long).await
     }
@@ -27,7 +26,7 @@ impl Client {
     /// Returns the contexts of the sandbox `id`, the oldest first.
     ///
     /// # Errors
-    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes.
+    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes.
     pub async fn contexts(&self, id: &str) -> Result<Vec<Context>> {
         self.get_list(&sandbox_path(id, "/contexts")?).await
     }
@@ -35,7 +34,7 @@ impl Client {
     /// Returns one context.
     ///
     /// # Errors
-    /// `not_found` if there is none, another [`Error`] if no answer comes.
+    /// `not_found` if there is none, another [`crate::Error`] if no answer comes.
     pub async fn context(&self, id: &str, context: &str) -> Result<Context> {
         self.get(&context_path(id, context, "")?).await
     }
@@ -44,7 +43,7 @@ impl Client {
     /// interrupts the code.
     ///
     /// # Errors
-    /// [`Error::Api`] if the server refuses, another [`Error`] if no answer comes. Code that fails is no error: the
+    /// [`crate::Error::Api`] if the server refuses, another [`crate::Error`] if no answer comes. Code that fails is no error: the
     /// stream says so.
     pub async fn run_code(&self, id: &str, context: Option<&str>, request: &RunRequest) -> Result<RunStream> {
         let path = match context {
@@ -54,13 +53,15 @@ impl Client {
         let http = self.request(Method::POST, &path, Patience::Long);
         let response = self.send(self.with_json(http, request)?).await?;
         self.check_type(&response, "application/x-ndjson")?;
-        Ok(RunStream { client: self.clone(), response, lines: Lines::up_to(LINE_BYTES_MAX), has_ended: false })
+        let until = "the code ended; its outcome is unknown";
+        let events = LineStream::new(self, response, Lines::up_to(LINE_BYTES_MAX), "a line of a run", until);
+        Ok(RunStream { events, has_ended: false })
     }
 
     /// Returns how code can be completed before its character `cursor`, in the state that a context has.
     ///
     /// # Errors
-    /// `not_found` if there is no such context, another [`Error`] if no answer comes.
+    /// `not_found` if there is no such context, another [`crate::Error`] if no answer comes.
     pub async fn complete_code(&self, id: &str, context: &str, code: &str, cursor: usize) -> Result<Completions> {
         let request = CompleteRequest { code: code.to_owned(), cursor: Some(cursor) };
         let http = self.request(Method::POST, &context_path(id, context, "/complete")?, Patience::Short);
@@ -70,7 +71,7 @@ impl Client {
     /// Interrupts the code that a context runs, as Ctrl-C does. Returns `idle` if it runs none.
     ///
     /// # Errors
-    /// `not_found` if there is no such context, another [`Error`] if no answer comes.
+    /// `not_found` if there is no such context, another [`crate::Error`] if no answer comes.
     pub async fn interrupt_context(&self, id: &str, context: &str) -> Result<Status> {
         self.call(self.request(Method::POST, &context_path(id, context, "/interrupt")?, Patience::Short), Size::Small)
             .await
@@ -79,7 +80,7 @@ impl Client {
     /// Starts the interpreter of a context anew, without its state.
     ///
     /// # Errors
-    /// `not_found` if there is no such context, another [`Error`] if no answer comes.
+    /// `not_found` if there is no such context, another [`crate::Error`] if no answer comes.
     pub async fn restart_context(&self, id: &str, context: &str) -> Result<Context> {
         self.call(self.request(Method::POST, &context_path(id, context, "/restart")?, Patience::Long), Size::Small)
             .await
@@ -88,7 +89,7 @@ impl Client {
     /// Ends the interpreter of a context with all that it started, and forgets the context.
     ///
     /// # Errors
-    /// `not_found` if there is no such context, another [`Error`] if no answer comes.
+    /// `not_found` if there is no such context, another [`crate::Error`] if no answer comes.
     pub async fn delete_context(&self, id: &str, context: &str) -> Result<()> {
         self.delete::<Status>(&context_path(id, context, "")?, Patience::Long).await.map(drop)
     }
@@ -101,9 +102,7 @@ fn context_path(id: &str, context: &str, rest: &str) -> Result<String> {
 /// Events of a run, as a stream. Dropping it interrupts the code.
 #[derive(Debug)]
 pub struct RunStream {
-    client: Client,
-    response: Response,
-    lines: Lines,
+    events: LineStream,
     has_ended: bool,
 }
 
@@ -112,8 +111,8 @@ impl RunStream {
     /// are left out. Cancel-safe: no event is lost by dropping this future.
     ///
     /// # Errors
-    /// [`Error::Cut`] if the stream ends without the end of the run, [`Error::Timeout`] if the server sends nothing for
-    /// [`crate::Options::silence_max`], [`Error::Protocol`] for a line that cannot be read. The outcome of the code is
+    /// [`crate::Error::Cut`] if the stream ends without the end of the run, [`crate::Error::Timeout`] if the server sends nothing for
+    /// [`crate::Options::silence_max`], [`crate::Error::Protocol`] for a line that cannot be read. The outcome of the code is
     /// then unknown.
     pub async fn next(&mut self) -> Result<Option<RunLine>> {
         if self.has_ended {
@@ -126,30 +125,10 @@ impl RunStream {
 
     async fn read(&mut self) -> Result<RunLine> {
         loop {
-            let line = self.lines.next().map_err(|LineTooLong| {
-                self.client.protocol(format!("a line of a run is longer than {LINE_BYTES_MAX} bytes"))
-            })?;
-            let Some(line) = line else {
-                self.fill().await?;
-                continue;
-            };
-            match serde_json::from_slice(&line) {
-                Ok(RunLine::KeepAlive) => {}
-                Ok(event) => return Ok(event),
-                Err(error) => return Err(self.client.protocol(format!("cannot parse a line of a run: {error}"))),
+            let event = self.events.next().await?;
+            if event != RunLine::KeepAlive {
+                return Ok(event);
             }
         }
-    }
-
-    async fn fill(&mut self) -> Result<()> {
-        const WHAT: &str = "the code ended; its outcome is unknown";
-        let after = self.client.silence_max();
-        let chunk = timeout(after, self.response.chunk())
-            .await
-            .map_err(|_| Error::Timeout { after })?
-            .map_err(|error| Error::Cut { what: WHAT, reason: innermost(&error) })?;
-        let Some(chunk) = chunk else { return Err(Error::Cut { what: WHAT, reason: "the stream ended".into() }) };
-        self.lines.push(chunk);
-        Ok(())
     }
 }

@@ -3,14 +3,14 @@
 use api::{Image, ImageDetail, PruneImagesRequest, PrunedImages, PullProgress, PullRequest, Status};
 use futures_util::TryStreamExt as _;
 use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use reqwest::{Body, Method, Response};
+use reqwest::{Body, Method};
 use tokio::io::AsyncRead;
-use tokio::time::timeout;
 use tokio_util::io::ReaderStream;
 
 use crate::connection::{Patience, Size};
-use crate::error::{LocalRead, innermost};
-use crate::line::{LINE_BYTES_MAX, LineTooLong, Lines};
+use crate::error::LocalRead;
+use crate::line::Lines;
+use crate::line_stream::LineStream;
 use crate::path::{query, segment};
 use crate::{Client, Error, Result};
 
@@ -45,7 +45,9 @@ impl Client {
         let http = self.request(Method::POST, "/images/pull", Patience::Long);
         let response = self.send(self.with_json(http, &request)?).await?;
         self.check_type(&response, "application/x-ndjson")?;
-        Ok(PullStream { client: self.clone(), response, lines: Lines::default(), ended: false })
+        let until = "the image was ready; the server may still be pulling it";
+        let steps = LineStream::new(self, response, Lines::default(), "a progress line", until);
+        Ok(PullStream { steps, ended: false })
     }
 
     /// Uploads a tar archive of images (plain, gzip or zstd) from `source` to its end, and returns
@@ -100,9 +102,7 @@ fn image_path(name: &str) -> Result<String> {
 /// Progress of a pull, as a stream.
 #[derive(Debug)]
 pub struct PullStream {
-    client: Client,
-    response: Response,
-    lines: Lines,
+    steps: LineStream,
     ended: bool,
 }
 
@@ -123,32 +123,10 @@ impl PullStream {
     }
 
     async fn read(&mut self) -> Result<PullProgress> {
-        loop {
-            let line = self.lines.next().map_err(|LineTooLong| {
-                self.client.protocol(format!("a progress line is longer than {LINE_BYTES_MAX} bytes"))
-            })?;
-            let Some(line) = line else {
-                self.fill().await?;
-                continue;
-            };
-            let step = serde_json::from_slice(&line)
-                .map_err(|error| self.client.protocol(format!("cannot parse a progress line: {error}")))?;
-            let PullProgress::Error { code, message } = step else { return Ok(step) };
-            let headers = self.response.headers();
-            let request_id = headers.get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
-            return Err(Error::Api { status: self.response.status().as_u16(), code, message, request_id });
-        }
-    }
-
-    async fn fill(&mut self) -> Result<()> {
-        const WHAT: &str = "the image was ready; the server may still be pulling it";
-        let after = self.client.silence_max();
-        let chunk = timeout(after, self.response.chunk())
-            .await
-            .map_err(|_| Error::Timeout { after })?
-            .map_err(|error| Error::Cut { what: WHAT, reason: innermost(&error) })?;
-        let Some(chunk) = chunk else { return Err(Error::Cut { what: WHAT, reason: "the stream ended".into() }) };
-        self.lines.push(chunk);
-        Ok(())
+        let step = self.steps.next().await?;
+        let PullProgress::Error { code, message } = step else { return Ok(step) };
+        let response = self.steps.response();
+        let request_id = response.headers().get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+        Err(Error::Api { status: response.status().as_u16(), code, message, request_id })
     }
 }

@@ -76,6 +76,7 @@ mod frame;
 mod image;
 mod key;
 mod line;
+mod line_stream;
 mod path;
 mod port;
 mod port_listener;

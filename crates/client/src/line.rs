@@ -33,6 +33,11 @@ impl Lines {
         Self { partial: Vec::new(), unread: Bytes::new(), max }
     }
 
+    /// Returns the length of the longest line, in bytes.
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
     /// Adds received bytes. Only valid after [`Lines::next`] returned `None`.
     pub(crate) fn push(&mut self, bytes: Bytes) {
         debug_assert!(self.unread.is_empty(), "lines are taken before more is added");

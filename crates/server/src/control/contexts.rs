@@ -23,7 +23,7 @@ use store::Sandbox;
 use tokio::sync::mpsc;
 
 use self::context::{Context, ContextId, ContextState, Found, NewContext, no_context};
-use self::events::{CodeRequest, Deadline, RunEvent};
+use self::events::{CodeRequest, Deadline, RunEvent, check_code};
 use self::kernel::{Process, Turn};
 use self::requests::Order;
 use self::run::Run;
@@ -156,8 +156,9 @@ impl Control {
     /// Begins to run code in a context, after the runs that came before.
     ///
     /// # Errors
-    /// [`crate::control::Error::NotFound`] if there is no such context; [`crate::control::Error::LimitReached`] for a deadline above the maximum, and
-    /// if too many runs wait; as [`Control::create_context`].
+    /// [`crate::control::Error::Invalid`] for code or variables with a NUL; [`crate::control::Error::NotFound`] if there
+    /// is no such context; [`crate::control::Error::LimitReached`] for a deadline above the maximum, and if too many
+    /// runs wait; as [`Control::create_context`].
     pub async fn run_code(
         self: &Arc<Self>,
         id: &str,
@@ -165,6 +166,7 @@ impl Control {
         request: CodeRequest,
         account: Account,
     ) -> Result<CodeRun> {
+        request.check()?;
         let deadline = request.deadline;
         self.order(id, target, Order::Run(request), Operation::ContextRun, deadline, account).await
     }
@@ -181,6 +183,7 @@ impl Control {
         cursor: usize,
         account: Account,
     ) -> Result<Completions> {
+        check_code(&code)?;
         let order = Order::Complete { code, cursor };
         let target = Target::Id { id: context.clone(), language: None };
         let mut run = self.order(id, target, order, Operation::ContextComplete, Deadline::Default, account).await?;

@@ -7,6 +7,7 @@ pub mod list_body;
 pub mod paced_read;
 pub mod port_stream;
 pub mod run_lines;
+pub mod streamed;
 pub mod subprotocol;
 pub mod utf8;
 pub mod websocket;

@@ -57,11 +57,11 @@ fn end(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Starts a service with one box, whose commands answer with `lines` and end as `how` says.
+/// Starts a service with one box, whose commands and code answer with `lines` and end as `how` says.
 fn box_doing(lines: &'static [&'static str], how: End) -> Service {
     Service::answering(move |line| match line.split(' ').next() {
         Some("DELETE") => DESTROYED,
-        _ if line.ends_with("/exec") => Answer::Lines(lines.to_vec(), how),
+        _ if line.ends_with("/exec") || line.ends_with("/run") => Answer::Lines(lines.to_vec(), how),
         _ => Answer::Json(201, SANDBOX),
     })
 }

@@ -1,4 +1,4 @@
-//! What a context is, and the note with which its process keeps it.
+//! Contexts, and the note with which a process keeps one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,8 +32,16 @@ impl ContextId {
         Self(format!("ctx-{}", &base32(&entropy)[..10]))
     }
 
-    /// Parses an id; `None` for what no context can have.
-    pub fn parse(text: &str) -> Option<Self> {
+    /// Returns the id that a request names.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for what no context can have.
+    pub fn named(text: &str) -> Result<Self> {
+        let missing = || Error::NotFound(Resource::Context, text.chars().take(ID_BYTES_MAX).collect());
+        Self::parse(text).ok_or_else(missing)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
         let is_known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         ((1..=ID_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_known)).then(|| Self(text.to_owned()))
     }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::streams::Stream;
 use crate::budget::Reservation;
+use crate::control::error::{Error, Result};
 
 /// Code to run.
 #[derive(Debug, Clone)]
@@ -16,6 +17,35 @@ pub struct CodeRequest {
     /// Variables of the environment, for this run only.
     pub env: BTreeMap<String, String>,
     pub deadline: Deadline,
+}
+
+impl CodeRequest {
+    /// Checks what every language would choke on.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a NUL, and for a name that no variable can have.
+    pub(super) fn check(&self) -> Result<()> {
+        check_code(&self.code)?;
+        let is_variable = |(name, value): (&String, &String)| {
+            !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')
+        };
+        if !self.env.iter().all(is_variable) {
+            let fault = "a variable in `env` (`env_vars`) needs a name without `=`, and neither may contain a NUL";
+            return Err(Error::Invalid(fault.to_owned()));
+        }
+        Ok(())
+    }
+}
+
+/// Checks code.
+///
+/// # Errors
+/// [`Error::Invalid`] for a NUL.
+pub(super) fn check_code(code: &str) -> Result<()> {
+    if code.contains('\0') {
+        return Err(Error::Invalid("`code` contains a NUL, which no language takes; remove it".to_owned()));
+    }
+    Ok(())
 }
 
 /// Deadline of a run.

@@ -1,4 +1,4 @@
-//! How far a run has come.
+//! Progress of a run: what its kernel has said so far.
 
 use kernels::{Message, Piece};
 use tokio::sync::mpsc;
@@ -16,8 +16,6 @@ pub(super) struct Progress {
     pub(super) events: mpsc::Sender<RunEvent>,
     pub(super) streams: Streams,
     pub(super) run: u64,
-    /// True once it is said that the run has begun.
-    pub(super) has_started: bool,
     pub(super) is_new: bool,
     pub(super) has_begun: [bool; 2],
     pub(super) has_ended: [bool; 2],
@@ -51,8 +49,8 @@ impl Progress {
             Piece::Output(bytes) => is_inside.then_some(RunEvent::Output(stream, bytes)),
             Piece::Dropped => is_inside.then_some(RunEvent::Dropped),
             Piece::Message(Message::Begin { run, count }) if run == self.run => {
+                let is_first = self.has_begun == [false; 2];
                 self.has_begun[at] = true;
-                let is_first = !std::mem::replace(&mut self.has_started, true);
                 is_first.then_some(RunEvent::Started { count, is_new: self.is_new })
             }
             Piece::Message(Message::End { run }) if run == self.run => {

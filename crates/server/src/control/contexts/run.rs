@@ -28,6 +28,7 @@ use crate::operation_metrics::Operation;
 const GRACE: Duration = Duration::from_secs(3);
 /// Pause between interrupts: an interpreter may lose one that comes while it starts a program.
 const REPEAT: Duration = Duration::from_secs(1);
+
 /// A run that has its turn.
 pub(super) struct Run {
     pub(super) control: Arc<Control>,
@@ -113,7 +114,6 @@ impl Run {
                 events: events.clone(),
                 streams: Streams::new(&sent.process.marker, sent.process.position),
                 run: sent.run,
-                has_started: false,
                 is_new,
                 has_begun: [false; 2],
                 has_ended: [false; 2],
@@ -291,10 +291,15 @@ impl Run {
                     }
                 };
                 fault = broken;
-                if stage == Stage::Running { Outcome::Died } else { Outcome::TimedOut }
+                match stage {
+                    Stage::Running => Outcome::Died,
+                    Stage::TimedOut => Outcome::TimedOut,
+                    Stage::Left => Outcome::Interrupted,
+                }
             }
             Over::Cut(error) => {
                 self.publish_end(None, started);
+                drop(self);
                 let _ = events.send(RunEvent::Cut(error)).await;
                 return;
             }

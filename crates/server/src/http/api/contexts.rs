@@ -9,7 +9,7 @@ use axum::response::Response;
 use providers::STREAM_BYTES_MAX;
 
 use super::output::KEEP_ALIVE;
-use crate::control::{Outcome, RunEnd, Target};
+use crate::control::{CodeRequest, ContextId, Outcome, RunEnd, Target};
 use crate::http::api::wire;
 use crate::http::error::Result;
 use crate::http::request::{Json as Body, Name, Names};
@@ -63,7 +63,7 @@ pub async fn list(State(api): State<Api>, Name(id): Name, meter: Meter) -> Resul
         (status = 404, body = api::ErrorBody, description = "No such sandbox or context"),
         (status = 409, body = api::ErrorBody, description = "The sandbox is not running")))]
 pub async fn get(State(api): State<Api>, Names((id, context)): Names<(String, String)>) -> Result<Json<api::Context>> {
-    Ok(Json(wire::context(api.control.context(&id, &wire::context_id(&context)?).await?)))
+    Ok(Json(wire::context(api.control.context(&id, &ContextId::named(&context)?).await?)))
 }
 
 /// Delete a context
@@ -81,7 +81,7 @@ pub async fn delete(
     State(api): State<Api>,
     Names((id, context)): Names<(String, String)>,
 ) -> Result<Json<api::Status>> {
-    api.control.delete_context(&id, &wire::context_id(&context)?).await?;
+    api.control.delete_context(&id, &ContextId::named(&context)?).await?;
     Ok(wire::status("deleted"))
 }
 
@@ -101,7 +101,7 @@ pub async fn restart(
     State(api): State<Api>,
     Names((id, context)): Names<(String, String)>,
 ) -> Result<Json<api::Context>> {
-    Ok(Json(wire::context(api.control.restart_context(&id, &wire::context_id(&context)?).await?)))
+    Ok(Json(wire::context(api.control.restart_context(&id, &ContextId::named(&context)?).await?)))
 }
 
 /// Interrupt a context
@@ -119,7 +119,7 @@ pub async fn interrupt(
     State(api): State<Api>,
     Names((id, context)): Names<(String, String)>,
 ) -> Result<Json<api::Status>> {
-    let has_run = api.control.interrupt_context(&id, &wire::context_id(&context)?).await?;
+    let has_run = api.control.interrupt_context(&id, &ContextId::named(&context)?).await?;
     Ok(wire::status(if has_run { "interrupted" } else { "idle" }))
 }
 
@@ -142,8 +142,8 @@ pub async fn complete(
     meter: Meter,
     Body(body): Body<api::CompleteRequest>,
 ) -> Result<Json<api::Completions>> {
-    let context = wire::context_id(&context)?;
-    let (code, cursor) = wire::code_to_complete(body)?;
+    let context = ContextId::named(&context)?;
+    let (code, cursor) = wire::code_to_complete(body);
     let completions = api.control.complete_code(&id, &context, code, cursor, meter.account().clone()).await?;
     Ok(Json(wire::completions(completions)))
 }
@@ -196,13 +196,7 @@ pub async fn run_in_default(
     answer(&api, &id, target, wire::code(body)?, &meter).await
 }
 
-async fn answer(
-    api: &Api,
-    id: &str,
-    target: Target,
-    request: crate::control::CodeRequest,
-    meter: &Meter,
-) -> Result<Response> {
+async fn answer(api: &Api, id: &str, target: Target, request: CodeRequest, meter: &Meter) -> Result<Response> {
     let held = meter.account().reserve_within(STREAM_BYTES_MAX + OUTFLOW_BYTES, WAIT_MAX).await?;
     let run = api.control.run_code(id, target, request, meter.account().clone()).await?;
     Ok(run_lines::response(run, Lines, Outflow::new(held, STREAM_BYTES_MAX)))

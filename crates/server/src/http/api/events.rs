@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout_at};
@@ -20,6 +20,7 @@ use crate::http::request::Params;
 use crate::http::request_memory::Meter;
 use crate::http::state::Api;
 use crate::http::stream::flow_control::{OUTFLOW_BYTES, Outflow};
+use crate::http::stream::streamed::streamed;
 
 /// Interval of keep-alive comments: proxies cut connections that seem dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -79,13 +80,7 @@ pub async fn stream(
 
 /// Returns a response of server-sent events.
 pub fn event_stream(frames: Body) -> Response {
-    let mut response = Response::new(frames);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // nginx would buffer the events.
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
+    streamed(frames, HeaderValue::from_static("text/event-stream"))
 }
 
 /// Parsed query of a request.

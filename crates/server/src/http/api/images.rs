@@ -23,6 +23,7 @@ use crate::http::middleware::users::Viewer;
 use crate::http::request::{Json as Body, Params};
 use crate::http::request_memory::Meter;
 use crate::http::state::Api;
+use crate::http::stream::streamed::streamed;
 
 /// Silence after which a stream repeats its last line.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -132,13 +133,7 @@ fn lines(pull: Pull) -> Response {
         };
         Some((Ok::<_, Infallible>(text.clone()), (!is_last).then_some((pull, text))))
     });
-    let mut response = Response::new(RawBody::from_stream(lines));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // nginx would buffer the lines.
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
+    streamed(RawBody::from_stream(lines), HeaderValue::from_static("application/x-ndjson"))
 }
 
 fn failed(error: ApiError) -> Bytes {

@@ -14,6 +14,7 @@ use http_body::Frame;
 use providers::{Chain, ExitStatus, OutputEvent, OutputStream, ProcessEvent, ProcessEvents};
 
 use super::wire;
+use crate::http::stream::streamed::streamed;
 
 /// Silence after which a stream carries something that says nothing.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -48,13 +49,8 @@ fn process_event(event: OutputEvent) -> ProcessEvent {
 
 /// Returns the response with this body, which is neither kept nor gathered on its way.
 pub fn answer(body: Body, kind: HeaderValue) -> Response {
-    let mut response = Response::new(body);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, kind);
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // nginx would gather it.
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    headers.insert(header::TRAILER, HeaderValue::from_static(EXIT_CODE));
+    let mut response = streamed(body, kind);
+    response.headers_mut().insert(header::TRAILER, HeaderValue::from_static(EXIT_CODE));
     response
 }
 

@@ -45,7 +45,7 @@ use crate::provider_registry::{Checked, Entry};
 
 pub use audit::{AuditQuery, audit_cursor, audit_entry};
 pub use contexts::{
-    code, code_to_complete, completions, context, context_id, default_context, named_context, new_context, run_line,
+    code, code_to_complete, completions, context, default_context, named_context, new_context, run_line,
 };
 pub use egress::{egress, egress_policy};
 pub use exec::{bytes, exec_request, exec_result};

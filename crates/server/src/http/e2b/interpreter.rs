@@ -7,20 +7,20 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use kernels::{Language, UnknownLanguage};
 use providers::STREAM_BYTES_MAX;
 
 use self::lines::Lines;
 use self::wire::{Context, ContextRequest, Execute};
 use super::in_box::InBox;
 use super::user::actor;
-use crate::control::{CodeRequest, ContextId, Deadline, NewContext, Target};
+use crate::control::{CodeRequest, ContextId, Deadline, Error, NewContext, Resource, Target};
 use crate::http::error::{ApiError, Result, malformed};
 use crate::http::request::{Json as Body, Name};
 use crate::http::request_memory::{LIST_BYTES, Meter, WAIT_MAX};
 use crate::http::state::Api;
 use crate::http::stream::flow_control::{OUTFLOW_BYTES, Outflow};
 use crate::http::stream::run_lines;
-use kernels::Language;
 
 /// User of E2B's kernels.
 const ROOT: &str = "root";
@@ -40,19 +40,25 @@ pub async fn execute(
     Body(body): Body<Execute>,
 ) -> Result<Response> {
     let Execute { code, context_id, language, env_vars } = body;
-    if code.contains('\0') {
-        return Err(malformed("`code` contains a NUL, which no language takes; remove it"));
-    }
-    let target = match (context_id, language) {
+    let (context, language) = match (context_id, language) {
         (Some(_), Some(_)) => return Err(malformed("only one of `context_id` and `language` can be given")),
-        (Some(context), None) => Target::Id { id: wire::context_id(&context)?, language: None },
-        (None, language) => Target::Default(new_context(&api, &id, language.as_deref(), None).await?),
+        (Some(context), None) => (ContextId::named(&context)?, None),
+        (None, name) => {
+            let language = parsed(name.as_deref())?;
+            (ContextId::default_of(language), Some(language))
+        }
     };
-    let env = wire::env(env_vars.unwrap_or_default())?;
     // Clients hang up when their own time is over.
-    let request = CodeRequest { code, env, deadline: Deadline::Longest };
+    let request = CodeRequest { code, env: env_vars.unwrap_or_default(), deadline: Deadline::Longest };
     let held = meter.account().reserve_within(STREAM_BYTES_MAX + OUTFLOW_BYTES, WAIT_MAX).await?;
-    let run = api.control.run_code(&id, target, request, meter.account().clone()).await?;
+    let run = async |target| api.control.run_code(&id, target, request.clone(), meter.account().clone()).await;
+    let run = match (run(Target::Id { id: context, language: None }).await, language) {
+        // The first run of the language. Who its user is has to be asked for, which later runs need not wait for.
+        (Err(Error::NotFound(Resource::Context, _)), Some(language)) => {
+            run(Target::Default(new_context(&api, &id, language, None).await?)).await?
+        }
+        (run, _) => run?,
+    };
     Ok(run_lines::response(run, Lines::new(&api.control), Outflow::new(held, STREAM_BYTES_MAX)))
 }
 
@@ -62,7 +68,7 @@ pub async fn create(
     InBox(id): InBox,
     Body(body): Body<ContextRequest>,
 ) -> Result<Json<Context>> {
-    let options = new_context(&api, &id, body.language.as_deref(), body.cwd).await?;
+    let options = new_context(&api, &id, parsed(body.language.as_deref())?, body.cwd).await?;
     let cwd = options.workdir.clone();
     let context = api.control.create_context(&id, options).await?;
     Ok(Json(Context::new(&context.id, context.options.language, cwd)))
@@ -86,22 +92,24 @@ pub async fn list(State(api): State<Api>, InBox(id): InBox, meter: Meter) -> Res
 
 /// Ends and forgets a context.
 pub async fn delete(State(api): State<Api>, InBox(id): InBox, Name(context): Name) -> Result<Json<()>> {
-    api.control.delete_context(&id, &wire::context_id(&context)?).await?;
+    api.control.delete_context(&id, &ContextId::named(&context)?).await?;
     Ok(Json(()))
 }
 
 /// Starts the interpreter of a context anew.
 pub async fn restart(State(api): State<Api>, InBox(id): InBox, Name(context): Name) -> Result<Json<()>> {
-    api.control.restart_context(&id, &wire::context_id(&context)?).await?;
+    api.control.restart_context(&id, &ContextId::named(&context)?).await?;
     Ok(Json(()))
 }
 
+/// Parses the name of a language; without one it is Python.
+fn parsed(name: Option<&str>) -> Result<Language> {
+    let Some(name) = name else { return Ok(Language::Python) };
+    name.parse().map_err(|error: UnknownLanguage| malformed(error.to_string()))
+}
+
 /// Returns the options of a context: as E2B's, it runs as root if the sandbox has one, in the home of its user.
-async fn new_context(api: &Api, id: &str, language: Option<&str>, cwd: Option<String>) -> Result<NewContext> {
-    let language = match language {
-        Some(name) => name.parse().map_err(|error: kernels::UnknownLanguage| malformed(error.to_string()))?,
-        None => Language::Python,
-    };
+async fn new_context(api: &Api, id: &str, language: Language, cwd: Option<String>) -> Result<NewContext> {
     let user = actor(&api.control, id, Some(ROOT)).await.ok().and_then(|root| root.user);
     let workdir = match cwd {
         Some(cwd) => Some(cwd),

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderValue, header};
+use axum::http::HeaderValue;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
 use super::flow_control::{Outflow, PIECE_BYTES_MIN};
+use super::streamed::streamed;
 use super::utf8::Text;
 use crate::budget::Reservation;
 use crate::control::{CodeRun, ContextId, RunEnd, RunEvent, Stream};
@@ -97,13 +98,7 @@ pub fn response<F: Form>(run: CodeRun, form: F, outflow: Outflow) -> Response {
         is_over: false,
     };
     let body = stream::unfold(lines, |mut lines| async move { Some((lines.next().await?, lines)) });
-    let mut response = Response::new(Body::from_stream(body));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // nginx would gather it.
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
+    streamed(Body::from_stream(body), HeaderValue::from_static("application/x-ndjson"))
 }
 
 impl<F: Form> Lines<F> {

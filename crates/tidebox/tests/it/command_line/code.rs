@@ -5,19 +5,10 @@ use std::io::{BufRead as _, BufReader};
 use rustix::process::Signal;
 
 use super::service::{Answer, End, Service};
-use super::{DESTROYED, SANDBOX, end, finish, run, signal, tidebox};
+use super::{DESTROYED, SANDBOX, box_doing, end, finish, run, signal, tidebox};
 
 const STARTED: &str = r#"{"type":"started","context_id":"python","execution_count":1}"#;
 const READY: &str = r#"{"type":"stdout","text":"ready\n"}"#;
-
-/// Starts a service with one box, whose code answers with `lines` and ends as `how` says.
-fn box_running(lines: &'static [&'static str], how: End) -> Service {
-    Service::answering(move |line| match line.split(' ').next() {
-        Some("DELETE") => DESTROYED,
-        _ if line.ends_with("/run") => Answer::Lines(lines.to_vec(), how),
-        _ => Answer::Json(201, SANDBOX),
-    })
-}
 
 #[test]
 fn run_removes_its_box_however_the_code_ends() {
@@ -33,7 +24,7 @@ fn run_removes_its_box_however_the_code_ends() {
         (&[STARTED, READY], End::Cut, 125),
         (&["nonsense"], End::Complete, 125),
     ] {
-        let service = box_running(lines, how);
+        let service = box_doing(lines, how);
         assert_eq!(end(&run(&service.url, &["run", "host", "--code", "x"])).0, Some(code), "{lines:?}");
         let asked: Vec<_> = (0..3).map(|_| service.asked().line).collect();
         assert_eq!(
@@ -46,7 +37,7 @@ fn run_removes_its_box_however_the_code_ends() {
 #[test]
 fn interrupted_code_is_hung_up_on_and_its_box_removed() {
     for (sent, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
-        let service = box_running(&[STARTED, READY], End::Never);
+        let service = box_doing(&[STARTED, READY], End::Never);
         let mut child = tidebox(&service.url, &["run", "host", "--code", "x"]).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -60,7 +51,7 @@ fn interrupted_code_is_hung_up_on_and_its_box_removed() {
 
 #[test]
 fn the_request_has_the_options_of_the_code() {
-    let service = box_running(&[STARTED], End::Complete);
+    let service = box_doing(&[STARTED], End::Complete);
     let words = ["exec", "sb-1", "--code", "-1", "--language", "bash", "--timeout", "3s", "-e", "A=b"];
     assert_eq!(end(&run(&service.url, &words)).0, Some(125), "the end is missing");
     let request: serde_json::Value = serde_json::from_slice(&service.asked().body).unwrap();
@@ -70,7 +61,7 @@ fn the_request_has_the_options_of_the_code() {
 
 #[test]
 fn options_of_code_and_of_commands_do_not_mix() {
-    let service = box_running(&[STARTED], End::Complete);
+    let service = box_doing(&[STARTED], End::Complete);
     for words in [
         &["run", "host", "--code", "x", "ls"][..],
         &["run", "host", "--code", "x", "-c", "ls"],
@@ -89,7 +80,7 @@ fn options_of_code_and_of_commands_do_not_mix() {
 
 #[test]
 fn what_the_output_does_not_say_is_said() {
-    let service = box_running(
+    let service = box_doing(
         &[
             r#"{"type":"started","context_id":"python","execution_count":1,"state_lost":true}"#,
             r#"{"type":"stdout","text":"no end"}"#,

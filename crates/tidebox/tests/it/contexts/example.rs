@@ -1,4 +1,4 @@
-//! What people do in a notebook: load a table, group it, plot it, look at the figure.
+//! Example of a notebook: a table is loaded, grouped and plotted, and the figure looked at.
 
 use std::process::{Command, Stdio};
 

@@ -2,11 +2,10 @@
 
 use kernels::Language;
 
-use super::scalars::{duration, given, shortened, span, time};
+use super::scalars::{duration, given, span, time};
 use crate::control::{
     CodeRequest, Completions, Context, ContextId, ContextState, Deadline, NewContext, Outcome, RunEnd, Stream, Target,
 };
-use crate::control::{Error, Resource};
 use crate::http::error::{ApiError, malformed};
 use crate::http::stream::run_lines::Line;
 
@@ -47,12 +46,6 @@ pub fn new_context(body: api::ContextRequest) -> Result<NewContext, ApiError> {
     Ok(NewContext { language: language(name), workdir, user: given("user", user)?, env: env.0 })
 }
 
-/// Converts the id of a context in a path.
-pub fn context_id(text: &str) -> Result<ContextId, ApiError> {
-    let missing = || Error::NotFound(Resource::Context, shortened(text)).into();
-    ContextId::parse(text).ok_or_else(missing)
-}
-
 /// Converts a context to the API.
 pub fn context(context: Context) -> api::Context {
     let Context { id, options, state, process: process_id, started } = context;
@@ -73,7 +66,7 @@ pub fn context(context: Context) -> api::Context {
 
 /// Returns the context of a run that names one.
 pub fn named_context(context: &str, body: &api::RunRequest) -> Result<Target, ApiError> {
-    Ok(Target::Id { id: context_id(context)?, language: body.language.map(language) })
+    Ok(Target::Id { id: ContextId::named(context)?, language: body.language.map(language) })
 }
 
 /// Returns the context of a run that names none.
@@ -84,12 +77,6 @@ pub fn default_context(body: &api::RunRequest) -> Target {
 /// Converts a run.
 pub fn code(body: api::RunRequest) -> Result<CodeRequest, ApiError> {
     let api::RunRequest { code, language: _, timeout, env } = body;
-    check_code(&code)?;
-    let is_variable =
-        |(name, value): (&String, &String)| !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
-    if !env.0.iter().all(is_variable) {
-        return Err(malformed("`env`: a name must not be empty or contain `=`, and nothing may contain a NUL"));
-    }
     let deadline = match timeout {
         Some(text) => Deadline::After(span("timeout", &text)?),
         None => Deadline::Default,
@@ -97,19 +84,11 @@ pub fn code(body: api::RunRequest) -> Result<CodeRequest, ApiError> {
     Ok(CodeRequest { code, env: env.0, deadline })
 }
 
-fn check_code(code: &str) -> Result<(), ApiError> {
-    if code.contains('\0') {
-        return Err(malformed("`code` contains a NUL, which no language takes; remove it"));
-    }
-    Ok(())
-}
-
 /// Converts code to complete. Returns it with the number of characters before the cursor.
-pub fn code_to_complete(body: api::CompleteRequest) -> Result<(String, usize), ApiError> {
+pub fn code_to_complete(body: api::CompleteRequest) -> (String, usize) {
     let api::CompleteRequest { code, cursor } = body;
-    check_code(&code)?;
     let chars = code.chars().count();
-    Ok((code, cursor.map_or(chars, |cursor| cursor.min(chars))))
+    (code, cursor.map_or(chars, |cursor| cursor.min(chars)))
 }
 
 /// Converts completions to the API.

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use kernels::Language;
 use serde::{Deserialize, Serialize};
 
-use crate::control::{ContextId, Error, Resource};
-use crate::http::error::{Result, malformed};
+use crate::control::ContextId;
 
 /// Code to run.
 #[derive(Debug, Deserialize)]
@@ -36,20 +35,4 @@ impl Context {
     pub fn new(id: &ContextId, language: Language, cwd: Option<String>) -> Self {
         Self { id: id.to_string(), language: language.name(), cwd }
     }
-}
-
-/// Parses the id of a context.
-pub fn context_id(text: &str) -> Result<ContextId> {
-    let missing = || Error::NotFound(Resource::Context, text.chars().take(40).collect()).into();
-    ContextId::parse(text).ok_or_else(missing)
-}
-
-/// Checks the variables of a run.
-pub fn env(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
-    let is_variable =
-        |(name, value): (&String, &String)| !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
-    if !env.iter().all(is_variable) {
-        return Err(malformed("`env_vars`: a name must not be empty or contain `=`, and nothing may contain a NUL"));
-    }
-    Ok(env)
 }
