@@ -48,10 +48,6 @@ def filter_failure(context, failure, case, response):
     # Which characters are invisible is a table of Unicode's: no pattern has room for it.
     if isinstance(failure, RejectedPositiveData) and "invisible characters" in response.text and not is_plain(case):
         return False
-    # Which interpreters a sandbox has, the description cannot know.
-    lacks = re.search("is not in the sandbox; install it|interpreter ended with", response.text)
-    if isinstance(failure, RejectedPositiveData) and lacks:
-        return False
     # An owner is there, and has a usage, without a quota too: deleting the quota
     # does not delete the owner.
     return not (isinstance(failure, UseAfterFree) and case.path.endswith("/quotas/{owner_id}/usage"))

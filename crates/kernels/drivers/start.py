@@ -30,8 +30,13 @@ def start():
     # Nor is a builtin that the code replaces.
     own = dict(__import__("builtins").__dict__)
     driver = {"__name__": "kernel", "__builtins__": own, "MARKER": marker, "REST": rest}
-    exec(compile(source, "<kernel>", "exec"), driver)
-    serve = driver["prepare"]()
+    try:
+        exec(compile(source, "<kernel>", "exec"), driver)
+        serve = driver["prepare"]()
+    except ImportError as missing:
+        # As in Debian's `python3-minimal`, which has a part of the standard library.
+        sys.stderr.write("this Python is not whole: %s\n" % missing)
+        sys.exit(126)
     sys.path[:] = path
     serve()
 

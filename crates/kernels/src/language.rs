@@ -135,7 +135,10 @@ impl Language {
     #[must_use]
     pub const fn lacking(self) -> &'static str {
         match self {
-            Self::Python => "`python3` is not in the sandbox; install it, or choose an image that has it",
+            Self::Python => {
+                "`python3` is not in the sandbox; install it (3.8 or later, and not `python3-minimal`), or choose an \
+                 image that has it"
+            }
             Self::JavaScript => "`node` is not in the sandbox; install it, or choose an image that has it",
             Self::TypeScript => {
                 "TypeScript needs a `node` of version 22.13 or later, which the sandbox has not; install it, or choose \

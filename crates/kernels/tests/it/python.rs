@@ -473,3 +473,11 @@ fn a_kernel_leaves_no_files_in_the_home() {
         }
     }
 }
+
+#[test]
+fn a_python_without_its_standard_library_starts_no_kernel() {
+    let (here, modules) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    std::fs::write(modules.path().join("_json.py"), "raise ImportError('not here')").unwrap();
+    let path = modules.path().to_str().unwrap();
+    assert!(Kernel::start(Language::Python, here.path(), &[("PYTHONPATH", path)]).is_none());
+}

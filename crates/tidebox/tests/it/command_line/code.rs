@@ -4,8 +4,8 @@ use std::io::{BufRead as _, BufReader};
 
 use rustix::process::Signal;
 
-use super::service::{Answer, End, Service};
-use super::{DESTROYED, SANDBOX, box_doing, end, finish, run, signal, tidebox};
+use super::service::End;
+use super::{box_doing, end, finish, run, signal, tidebox};
 
 const STARTED: &str = r#"{"type":"started","context_id":"python","execution_count":1}"#;
 const READY: &str = r#"{"type":"stdout","text":"ready\n"}"#;
