@@ -1,6 +1,6 @@
 //! The account: the search for this server's boxes in it, and their end.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -183,7 +183,7 @@ impl Remote {
         // Taken before the list, so that a box made meanwhile does not count as lost.
         let known = self.boxes.ids();
         let listed = self.all("list the boxes").await?;
-        let mut by_box: HashMap<SandboxId, Vec<&Described>> = HashMap::new();
+        let mut by_box: BTreeMap<SandboxId, Vec<&Described>> = BTreeMap::new();
         for sandbox in &listed {
             if let Some(id) = sandbox.label(ID_LABEL).and_then(|id| SandboxId::parse(id).ok()) {
                 by_box.entry(id).or_default().push(sandbox);
