@@ -21,10 +21,16 @@ const MUCH: u64 = 12_000_000;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        case!("the pid of a process is one that the box knows", pids, Background, Processes, Notes),
+        case!("the pid of a process is one that the box knows", pids, Background, Processes, ExitDetails),
         case!("what the caller noted is kept with a process", notes, Background, Notes),
-        case!("the end of a process names the signal", signals, Background, Notes),
-        case!("a signal for the command itself reaches it behind its terminal", behind, Background, Terminals, Notes),
+        case!("the end of a process names the signal", signals, Background, ExitDetails),
+        case!(
+            "a signal for the command itself reaches it behind its terminal",
+            behind,
+            Background,
+            Terminals,
+            ExitDetails
+        ),
         case!("a paced process waits for each of its readers", paced, Background, Notes),
         case!("a paced process without readers goes on", left, Background, Notes),
         case!("what two callers write to one stdin is not mixed", not_mixed, Background, Stdin),

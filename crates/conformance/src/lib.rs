@@ -12,6 +12,7 @@ mod answers;
 mod archives;
 mod case;
 mod connection;
+mod contexts;
 mod coverage;
 mod disk;
 mod egress;
@@ -92,6 +93,7 @@ fn agent_cases() -> Vec<Case> {
         archives::cases(),
         accounts::cases(),
         followed::cases(),
+        contexts::cases(),
     ];
     groups.into_iter().flatten().collect()
 }

@@ -64,6 +64,10 @@ pub enum Need {
     Lossless,
     /// Such a command can wait for each of its readers, and keeps what its caller noted.
     Notes,
+    /// The end of such a command names the signal, and its process id then.
+    ExitDetails,
+    /// The image of a box has Bash.
+    Bash,
     /// The users of a box are known, and files are worked on as one of them.
     Accounts,
     /// Changes of files can be kept until they are taken; see [`Guest::add_watcher`].
@@ -282,6 +286,8 @@ impl Subject {
             | Need::Background
             | Need::Lossless
             | Need::Notes
+            | Need::ExitDetails
+            | Need::Bash
             | Need::Accounts
             | Need::Watchers
             | Need::Depth

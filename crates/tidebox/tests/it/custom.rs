@@ -68,7 +68,7 @@ fn subject(far: &TestServer, label: &'static str) -> Subject {
         .without(Need::Egress, EGRESS)
         .without(Need::PortWatch, PORT_WATCH)
         .without(Need::OwnTerminals, "what a command is refused comes with its output")
-        .without(Need::Notes, "its API does not name the signal that ended a process")
+        .without(Need::ExitDetails, "its API does not name the signal that ended a process")
         .without(Need::Accounts, NO_FIELD)
         .without(Need::Watchers, NO_FIELD)
         .without(Need::Sleepers, "the other service wakes a sandbox for a request")

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use conformance::{Coverage, Need, Subject, run};
-use fixtures::suite::{FULL, SCRATCH};
+use fixtures::suite::{FULL, NO_BASH, SCRATCH};
 use providers::docker::Docker;
 use providers::{Chain, Provider};
 
@@ -19,6 +19,7 @@ fn subject(provider: &TestProvider, pids: u32) -> Subject {
         // Whether the Engine or a registry has another image is only known when a box is made.
         .unknown_image("host")
         .images(FULL, SCRATCH)
+        .without(Need::Bash, NO_BASH)
         .reopen(move || {
             let config = config.clone();
             Box::pin(async move { Arc::new(Docker::open(config).await.unwrap()) as Arc<dyn Provider> })

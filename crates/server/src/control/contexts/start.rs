@@ -145,12 +145,13 @@ async fn ready(output: &mut ProcessEvents, marker: &Marker, said: &mut Vec<u8>) 
 
 /// Returns the error for a kernel that ended before it accepted requests.
 fn does_not_start(language: Language, exit: &ExitStatus, said: &[u8]) -> Error {
-    if matches!(exit.code, 126 | 127) {
-        return Error::Invalid(format!("cannot run {language}: {}", language.lacking()));
-    }
     let said = String::from_utf8_lossy(&said[..said.len().min(SAID_BYTES_MAX)]);
     let said = said.trim();
     let colon = if said.is_empty() { "" } else { ": " };
+    if matches!(exit.code, 126 | 127) {
+        // The loader ends a program so that lacks a library.
+        return Error::Invalid(format!("cannot run {language}: {}{colon}{said}", language.lacking()));
+    }
     let killed = if exit.oom_killed { "; the sandbox is out of memory" } else { "" };
     Error::Invalid(format!("the `{language}` interpreter ended with {} at its start{killed}{colon}{said}", exit.code))
 }
@@ -171,6 +172,12 @@ mod test {
         };
         for (code, oom_killed, said, expected) in [
             (127, false, "", "cannot run python: `python3` is not in the sandbox; install it"),
+            (
+                127,
+                false,
+                "node: libstdc++.so.6: no such file\n",
+                "choose an image that has it: node: libstdc++.so.6: no",
+            ),
             (1, false, " no module\n", "ended with 1 at its start: no module"),
             (137, true, "", "ended with 137 at its start; the sandbox is out of memory"),
         ] {

@@ -155,7 +155,7 @@ async fn contexts_keep_their_promises_in_a_container() {
         return;
     }
     let Some(engine) = Engine::start() else { return };
-    let Some(image) = Image::debian_with(&["python3"]) else { return };
+    let Some(image) = Image::debian_with(&["libstdc++6", "python3"]) else { return };
     engine.load(IMAGE, &image.and_of_machine(&OF_MACHINE));
     let docker = format!(
         "providers.native.enabled=false providers.docker.enabled=true providers.default=docker \
