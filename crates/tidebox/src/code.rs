@@ -4,6 +4,7 @@ mod display;
 mod images;
 mod report;
 mod run_end;
+mod sixel;
 
 use std::path::PathBuf;
 

@@ -35,8 +35,9 @@ const DESTROY_MAX: Duration = Duration::from_secs(30);
     Options of run come before the first word of the command; -- may separate them. Stdin is read only\n\
     with -i.\n\n\
     With --code, run prints the output of the code and the value of its last expression, and exits with\n\
-    1 if the code fails. Images appear in terminals with the protocol of kitty or iTerm2; in others they\n\
-    are saved here as tidebox-N.png. If stdout is not a terminal, only --images saves them.\n\n\
+    1 if the code fails. Images appear in terminals with the protocol of kitty, iTerm2 or sixel, which\n\
+    TIDEBOX_IMAGES may name; in others they are saved here as tidebox-N.png. If stdout is not a\n\
+    terminal, only --images saves them.\n\n\
     tidebox run host python3 -c 'print(1)'\n\
     tidebox run host --code 'import math; math.pi'\n\
     tidebox run --memory-mb 256 host -c 'dmesg | tail'\n\

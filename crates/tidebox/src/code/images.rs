@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use super::sixel;
+
 /// MIME types of the images, in order of preference.
 const TYPES: [(&str, Format); 2] = [("image/png", Format::Png), ("image/jpeg", Format::Jpeg)];
 /// Most files that one run of code writes, because code decides how many images it displays.
 const FILES_MAX: usize = 100;
 /// Number at which the search for a file name ends.
 const NUMBER_MAX: u32 = 100_000;
+/// Variable that names the protocol of a terminal which its other variables do not tell.
+const PROTOCOL_VARIABLE: &str = "TIDEBOX_IMAGES";
 /// Most base64 characters in one sequence of kitty's protocol.
 const KITTY_CHUNK: usize = 4096;
 
@@ -76,10 +80,19 @@ enum Protocol {
     Kitty,
     /// Inline images of iTerm2.
     ITerm2,
+    /// Sixel graphics.
+    Sixel,
 }
 
 /// Returns the protocol of the terminal that has these variables.
 fn protocol(variable: impl Fn(&str) -> Option<String>) -> Option<Protocol> {
+    match variable(PROTOCOL_VARIABLE).as_deref() {
+        Some("kitty") => return Some(Protocol::Kitty),
+        Some("iterm2") => return Some(Protocol::ITerm2),
+        Some("sixel") => return Some(Protocol::Sixel),
+        Some("none") => return None,
+        Some(_) | None => {}
+    }
     let has = |name| variable(name).is_some_and(|value| !value.is_empty());
     let term = variable("TERM").unwrap_or_default();
     // A multiplexer inherits the variables of the terminal around it, but shows no images.
@@ -98,18 +111,22 @@ fn protocol(variable: impl Fn(&str) -> Option<String>) -> Option<Protocol> {
         || matches!(term.as_str(), "xterm-kitty" | "xterm-ghostty")
         || program == "ghostty"
         || konsole.is_some_and(|version| version >= 220_400);
-    is_kitty.then_some(Protocol::Kitty)
+    if is_kitty {
+        return Some(Protocol::Kitty);
+    }
+    let is_sixel = term.starts_with("foot") || term.starts_with("mlterm") || term.starts_with("contour");
+    is_sixel.then_some(Protocol::Sixel)
 }
 
 impl Protocol {
     /// Returns the bytes that show an image; `None` for a format that the terminal does not decode.
     fn sequence(self, image: &Image) -> Option<String> {
-        let encoded = STANDARD.encode(&image.bytes);
         match (self, image.format) {
-            (Protocol::Kitty, Format::Png) => Some(kitty(&encoded)),
-            (Protocol::Kitty, Format::Jpeg) => None,
+            (Protocol::Kitty, Format::Png) => Some(kitty(&STANDARD.encode(&image.bytes))),
+            (Protocol::Sixel, Format::Png) => Some(sixel::sequence(&image.bytes)? + "\n"),
+            (Protocol::Kitty | Protocol::Sixel, Format::Jpeg) => None,
             (Protocol::ITerm2, Format::Png | Format::Jpeg) => {
-                let size = image.bytes.len();
+                let (size, encoded) = (image.bytes.len(), STANDARD.encode(&image.bytes));
                 Some(format!("\x1b]1337;File=inline=1;size={size}:{encoded}\x07\n"))
             }
         }
@@ -257,6 +274,11 @@ mod test {
             (&[("LC_TERMINAL", "iTerm2")], Some(Protocol::ITerm2)),
             (&[("KITTY_WINDOW_ID", "1"), ("TMUX", "/tmp/tmux")], None),
             (&[("KITTY_WINDOW_ID", "1"), ("TERM", "screen-256color")], None),
+            (&[("TERM", "foot")], Some(Protocol::Sixel)),
+            (&[("TERM", "mlterm-256color")], Some(Protocol::Sixel)),
+            (&[("TERM", "xterm-256color"), ("TIDEBOX_IMAGES", "sixel")], Some(Protocol::Sixel)),
+            (&[("TERM", "tmux-256color"), ("TIDEBOX_IMAGES", "iterm2")], Some(Protocol::ITerm2)),
+            (&[("TERM", "foot"), ("TIDEBOX_IMAGES", "none")], None),
         ] {
             assert_eq!(found(pairs), expected, "{pairs:?}");
         }
