@@ -1,0 +1,161 @@
+# Generated from _async by generate.py. Do not edit.
+"""Background processes and terminals."""
+
+from __future__ import annotations
+
+from builtins import list as list_
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from .._encode import command, payload, seconds, segment
+from .._errors import StreamInterrupted
+from .._models import Exit
+from .connection import Connection
+from .streams import ProcessOutput
+
+if TYPE_CHECKING:
+    from .. import _wire as wire
+
+# Bytes of input in one request.
+_INPUT_MAX = 512 * 1024
+
+
+class Processes:
+    """Background processes of a sandbox. They outlive their caller, but not the sandbox."""
+
+    def __init__(self, connection: Connection, sandbox: str, env: Mapping[str, str]) -> None:
+        self._connection = connection
+        self._sandbox = sandbox
+        self._env = env
+
+    def start(
+        self,
+        command_: str | Sequence[str],
+        *,
+        name: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        env_secret: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        stdin: bool | str | bytes = False,
+        terminal: bool = False,
+        cols: int | None = None,
+        rows: int | None = None,
+        linger: float | None = None,
+        paced: bool = False,
+        note: str | None = None,
+    ) -> Process:
+        """Starts a command in the background and returns at once.
+
+        `stdin=True` keeps its input open for `write`; text or bytes are written to it first.
+        """
+        fields = command(
+            command_,
+            cwd=cwd,
+            env={**self._env, **(env or {})},
+            env_secret=env_secret,
+            user=user,
+            timeout=timeout,
+            stdin=None if isinstance(stdin, bool) else stdin,
+        )
+        fields["background"] = True
+        for key, value in (
+            ("name", name),
+            ("stdin_open", stdin is True or None),
+            ("tty", terminal or None),
+            ("cols", cols),
+            ("rows", rows),
+            ("linger", seconds("linger", linger)),
+            ("paced", paced or None),
+            ("note", note),
+        ):
+            if value is not None:
+                fields[key] = value
+        made = self._connection.json("POST", self._sandbox + "/exec", fields)
+        return Process(self._connection, self._sandbox, str(made["process_id"]), made.get("name"))
+
+    def list(self) -> list_[wire.Process]:
+        """Returns the processes that run, and those that ended most recently."""
+        return cast("list[wire.Process]", self._connection.json("GET", self._sandbox + "/processes"))
+
+    def get(self, process: str | int) -> wire.Process:
+        """Returns the description of a process, by its number or name."""
+        path = f"{self._sandbox}/processes/{segment('the process', str(process))}"
+        return cast("wire.Process", self._connection.json("GET", path))
+
+    def connect(self, process: str | int) -> Process:
+        """Returns a process that exists, by its number or name."""
+        info = self.get(process)
+        return Process(self._connection, self._sandbox, str(info["process_id"]), info.get("name"))
+
+    def handle(self, process: str | int) -> Process:
+        """Returns a handle of a process, without a request."""
+        return Process(self._connection, self._sandbox, str(process), None)
+
+
+class Process:
+    """Background process."""
+
+    def __init__(self, connection: Connection, sandbox: str, id: str, name: str | None) -> None:
+        self.id = id
+        self.name = name
+        self._connection = connection
+        self._path = f"{sandbox}/processes/{segment('the process', id)}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r}, name={self.name!r})"
+
+    def info(self) -> wire.Process:
+        """Returns the description of the process: its state, exit code and `pid`."""
+        return cast("wire.Process", self._connection.json("GET", self._path))
+
+    def pid(self) -> int | None:
+        """Returns the process id in the sandbox, or `None` if it is not known."""
+        return (self.info()).get("pid")
+
+    def output(
+        self, position: int = 0, *, follow: bool = True, encoding: str | None = "utf-8"
+    ) -> ProcessOutput:
+        """Returns the output from a position on, which resumes by itself after a cut.
+
+        With `follow=False` it ends at the newest byte. Leaving it leaves the process running.
+        """
+        return ProcessOutput(self._connection, self._path, position, follow, encoding)
+
+    def write(self, data: str | bytes) -> None:
+        """Writes to the stdin of the process, and returns once it has taken the data."""
+        raw = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else bytes(data)
+        for start in range(0, len(raw), _INPUT_MAX):
+            self._connection.json(
+                "POST", self._path + "/stdin", payload(raw[start : start + _INPUT_MAX])
+            )
+
+    def close_stdin(self) -> None:
+        """Ends the stdin of the process."""
+        self._connection.json("POST", self._path + "/stdin", {"eof": True})
+
+    def resize(self, cols: int, rows: int) -> None:
+        """Sets the size of the terminal."""
+        self._connection.json("POST", self._path + "/resize", {"cols": cols, "rows": rows})
+
+    def signal(self, signal: str = "SIGTERM") -> None:
+        """Sends a signal to the process group, or to the foreground of the terminal."""
+        self._connection.json("POST", self._path + "/signal", {"signal": signal})
+
+    def kill(self) -> None:
+        """Kills the process with all its descendants, and removes it."""
+        self._connection.json("DELETE", self._path)
+
+    def wait(self) -> Exit:
+        """Waits until the process ends."""
+        info: Any = self.info()
+        if info["state"] == "exited":
+            return Exit.parse(
+                {"exit_code": -1, **{key: value for key, value in info.items() if value is not None}}
+            )
+        with self.output(int(info["last_seq"]), encoding=None) as output:
+            for piece in output:
+                if isinstance(piece, Exit):
+                    return piece
+        raise StreamInterrupted("the output of the process ended before the process did")
