@@ -15,6 +15,8 @@ use tokio_rustls::rustls::crypto::ring;
 use crate::error::{innermost, local_read_error};
 use crate::{Error, Result, tls};
 
+/// Header of the API key.
+const API_KEY: &str = "x-api-key";
 /// Longest time to connect: long enough for one lost packet on a slow network, short enough to wait
 /// for.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -154,7 +156,7 @@ impl Client {
         let base = base_url_of(if socket.is_some() { "http://localhost" } else { base_url })?;
         let mut headers = HeaderMap::new();
         for (name, header, value) in
-            [("the API key", "x-api-key", options.api_key), ("the user id", "x-user-id", options.user_id)]
+            [("the API key", API_KEY, options.api_key), ("the user id", "x-user-id", options.user_id)]
         {
             if let Some(value) = value {
                 let mut value = header_value(name, value.trim())?;
@@ -183,6 +185,14 @@ impl Client {
         let mut client = self.clone();
         client.headers.insert(header, header_value(name, value)?);
         Ok(client)
+    }
+
+    /// Returns a client that shares this connection and sends no API key, for [`Client::with_header`] to set another.
+    #[must_use]
+    pub fn without_key(&self) -> Client {
+        let mut client = self.clone();
+        client.headers.remove(API_KEY);
+        client
     }
 
     /// Returns [`Options::silence_max`].

@@ -13,7 +13,7 @@ use crate::failure::{Failure, Result};
 use crate::output::{Format, Output, note};
 use crate::{
     attach, audit, bench, completion, config, contexts, cp, destroy, doctor, egress, events, exec, extend, firecracker,
-    forward, get, grep, image, key, kill, list, logs, open, pause, ports, provider, prune, ps, repl, run, secret,
+    forward, get, grep, image, key, kill, list, logs, mcp, open, pause, ports, provider, prune, ps, repl, run, secret,
     serve, shell, snapshot, spawn, stats, sync, template, top, version, worker,
 };
 
@@ -106,6 +106,7 @@ enum Remote {
     Shell(shell::ShellArgs),
     Repl(repl::ReplArgs),
     Contexts(contexts::ContextsArgs),
+    Mcp(mcp::McpArgs),
     Ps(ps::PsArgs),
     Attach(attach::AttachArgs),
     Kill(kill::KillArgs),
@@ -206,6 +207,7 @@ async fn dispatch(remote: Remote, context: &Context) -> Result {
         Remote::Shell(args) => shell::run(context, args).await,
         Remote::Repl(args) => repl::run(context, args).await,
         Remote::Contexts(args) => contexts::run(context, &args).await,
+        Remote::Mcp(args) => mcp::run(context, args).await,
         Remote::Ps(args) => ps::run(context, &args).await,
         Remote::Attach(args) => attach::run(context, args).await,
         Remote::Kill(args) => kill::run(context, &args).await,

@@ -29,6 +29,7 @@ mod kill;
 mod list;
 mod log;
 mod logs;
+mod mcp;
 mod memory;
 mod open;
 mod output;

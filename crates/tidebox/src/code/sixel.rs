@@ -18,6 +18,9 @@ const SAMPLE: i32 = 3;
 /// Opacity from which a pixel is painted.
 const OPAQUE: u8 = 128;
 
+/// Colors, and for each pixel the number of its color; `None` where nothing is painted.
+type Colored = (Vec<[u8; 3]>, Vec<Option<u8>>);
+
 /// Pixels of an image, each with the number of its color; `None` where nothing is painted.
 struct Indexed {
     width: usize,
@@ -61,7 +64,7 @@ fn indexed(png: &[u8]) -> Option<Indexed> {
 }
 
 /// Returns the colors of an image that has no more of them than a terminal.
-fn exact(rgba: &[[u8; 4]]) -> Option<(Vec<[u8; 3]>, Vec<Option<u8>>)> {
+fn exact(rgba: &[[u8; 4]]) -> Option<Colored> {
     let mut numbers: HashMap<[u8; 3], u8> = HashMap::new();
     let mut palette = Vec::new();
     let mut pixels = Vec::with_capacity(rgba.len());
@@ -87,7 +90,7 @@ fn exact(rgba: &[[u8; 4]]) -> Option<(Vec<[u8; 3]>, Vec<Option<u8>>)> {
 }
 
 /// Chooses the colors of an image that has more of them than a terminal.
-fn nearest(rgba: &[[u8; 4]]) -> (Vec<[u8; 3]>, Vec<Option<u8>>) {
+fn nearest(rgba: &[[u8; 4]]) -> Colored {
     let chosen = NeuQuant::new(SAMPLE, COLORS_MAX, rgba.as_flattened());
     let palette = chosen.color_map_rgb().chunks_exact(3).map(|color| [color[0], color[1], color[2]]).collect();
     let number = |pixel: &[u8; 4]| (pixel[3] >= OPAQUE).then(|| chosen.index_of(pixel) as u8);
