@@ -112,7 +112,7 @@ def body(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def command(
+def command_fields(
     command: str | Sequence[str],
     *,
     cwd: str | None = None,

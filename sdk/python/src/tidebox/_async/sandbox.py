@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
 from .._config import LONG
-from .._encode import body, command, query, seconds, segment, spawn
+from .._encode import body, command_fields, query, seconds, segment, spawn
 from .._errors import InvalidArgument, NotFoundError, TideboxError
 from .._models import Execution, Exit, Result
 from . import _io
@@ -331,7 +331,7 @@ class AsyncSandbox:
 
     def stream(
         self,
-        command_: str | Sequence[str],
+        command: str | Sequence[str],
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -346,8 +346,8 @@ class AsyncSandbox:
 
         The command starts with the first piece that is read. Leaving the stream early kills it.
         """
-        fields = command(
-            command_,
+        fields = command_fields(
+            command,
             cwd=cwd,
             env={**self._env, **(env or {})},
             env_secret=env_secret,

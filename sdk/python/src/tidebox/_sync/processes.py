@@ -7,7 +7,7 @@ from builtins import list as list_
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from .._encode import command, payload, seconds, segment
+from .._encode import command_fields, payload, seconds, segment
 from .._errors import StreamInterrupted
 from .._models import Exit
 from .connection import Connection
@@ -30,7 +30,7 @@ class Processes:
 
     def start(
         self,
-        command_: str | Sequence[str],
+        command: str | Sequence[str],
         *,
         name: str | None = None,
         cwd: str | None = None,
@@ -50,8 +50,8 @@ class Processes:
 
         `stdin=True` keeps its input open for `write`; text or bytes are written to it first.
         """
-        fields = command(
-            command_,
+        fields = command_fields(
+            command,
             cwd=cwd,
             env={**self._env, **(env or {})},
             env_secret=env_secret,
