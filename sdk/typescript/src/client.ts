@@ -1,6 +1,6 @@
 import { serverSentEvents, toText } from "./bytes.ts";
-import { badArgument } from "./errors.ts";
-import { type CallOptions, type Request, Transport, segment } from "./http.ts";
+import { StreamInterrupted, badArgument } from "./errors.ts";
+import { type Answer, type CallOptions, type Request, Subscription, Transport, segment } from "./http.ts";
 import { type Camel, type Input, fromWire } from "./names.ts";
 import { parse } from "./output.ts";
 import { Resume } from "./processes.ts";
@@ -143,25 +143,57 @@ export class Client {
     return this.transport.call({ path: "/providers", options });
   }
 
-  /** Yields events, without an end. After a cut it continues after the last event. */
-  async *events(options: EventOptions = {}): AsyncGenerator<TideboxEvent, void, undefined> {
+  /** Follows events; returns once it is connected. After a cut it continues after the last event. */
+  async events(options: EventOptions = {}): Promise<Subscription<TideboxEvent>> {
+    const closed = new AbortController();
+    const connect = (last: number | undefined): Promise<Answer> => this.#openEvents(options, last);
+    let answer = await connect(options.lastEventId);
+    const next = async (last: number | undefined): Promise<Answer | undefined> => {
+      if (closed.signal.aborted) return undefined;
+      answer = await connect(last);
+      return closed.signal.aborted ? undefined : answer;
+    };
+    return new Subscription(follow(answer, next, options, closed.signal), () => {
+      closed.abort();
+      answer.cancel();
+    });
+  }
+
+  #openEvents(options: EventOptions, last: number | undefined): Promise<Answer> {
     const { types, sandboxId, follow } = options;
     const query = { type: types?.join(",") || undefined, sandbox_id: sandboxId, follow };
-    let last = options.lastEventId;
-    const resume = new Resume(options.signal);
+    const headers: Record<string, string> = last === undefined ? {} : { "last-event-id": String(last) };
+    return this.transport.open({ path: "/events", query, headers, options }, "text/event-stream");
+  }
+}
+
+/** Yields the events of an answer, and of the next ones after it breaks. */
+async function* follow(
+  first: Answer,
+  next: (last: number | undefined) => Promise<Answer | undefined>,
+  options: EventOptions,
+  closed: AbortSignal,
+): AsyncGenerator<TideboxEvent, void, undefined> {
+  const resume = new Resume(options.signal);
+  let last = options.lastEventId;
+  for (let answer: Answer | undefined = first; answer !== undefined; ) {
+    try {
+      for await (const event of serverSentEvents(answer.stream(), answer.url)) {
+        resume.works();
+        if (event.data === undefined) continue;
+        last = event.id === undefined ? last : Number(event.id);
+        yield fromWire(parse(event.data, answer.url)) as TideboxEvent;
+      }
+      if (options.follow === false || closed.aborted) return;
+      // A server that stops ends its streams; the next attempt says whether it is back.
+      throw new StreamInterrupted("the events ended");
+    } catch (error) {
+      await resume.after(error);
+    }
     for (;;) {
       try {
-        const headers: Record<string, string> = last === undefined ? {} : { "last-event-id": String(last) };
-        const answer = await this.transport.open({ path: "/events", query, headers, options }, "text/event-stream");
-        for await (const event of serverSentEvents(answer.stream(), answer.url)) {
-          resume.works();
-          if (event.data === undefined) continue;
-          last = event.id === undefined ? last : Number(event.id);
-          yield fromWire(parse(event.data, answer.url)) as TideboxEvent;
-        }
-        if (follow === false) return;
-        // A server that stops ends its streams; the next attempt says whether it is back.
-        await resume.pause();
+        answer = await next(last);
+        break;
       } catch (error) {
         await resume.after(error);
       }

@@ -1,7 +1,7 @@
 import { type Content, serverSentEvents, toText } from "./bytes.ts";
 import type { Target } from "./commands.ts";
 import { NotFoundError, StreamInterrupted, badArgument } from "./errors.ts";
-import { type Answer, type CallOptions, LONG_SECONDS, segment } from "./http.ts";
+import { type Answer, type CallOptions, LONG_SECONDS, Subscription, segment } from "./http.ts";
 import { type Camel, type Input, fromWire } from "./names.ts";
 import { parse } from "./output.ts";
 import type * as wire from "./wire.ts";
@@ -37,31 +37,6 @@ export interface FileChange {
 
 /** Two blocks of zeros: an archive without members. */
 const EMPTY_ARCHIVE_BYTES = 1024;
-
-/** Changes of files, from the moment that `watch` returned it. */
-export class Watch {
-  readonly #answer: Answer;
-  readonly #events: AsyncGenerator<FileChange, void, undefined>;
-
-  constructor(answer: Answer, events: AsyncGenerator<FileChange, void, undefined>) {
-    this.#answer = answer;
-    this.#events = events;
-  }
-
-  /** Yields the changes until the path is deleted. Leaving the iteration ends the watch. */
-  [Symbol.asyncIterator](): AsyncGenerator<FileChange, void, undefined> {
-    return this.#events;
-  }
-
-  /** Ends the watch. */
-  async close(): Promise<void> {
-    this.#answer.cancel();
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.close();
-  }
-}
 
 /** Files of a sandbox. Paths are absolute. */
 export class Files {
@@ -169,8 +144,8 @@ export class Files {
     return this.target.transport.call({ method: "POST", path: this.#path(rest), json, timeout: LONG_SECONDS, options });
   }
 
-  /** Watches a file or directory; returns once changes are noticed. */
-  async watch(path: string, options: CallOptions & { recursive?: boolean } = {}): Promise<Watch> {
+  /** Watches a file or directory; returns once changes are noticed, and ends when it is deleted. */
+  async watch(path: string, options: CallOptions & { recursive?: boolean } = {}): Promise<Subscription<FileChange>> {
     const query = { path: absolute(path), recursive: options.recursive };
     const answer = await this.target.transport.open(
       { path: this.#path("/watch"), query, options },
@@ -180,7 +155,7 @@ export class Files {
     // The server begins with a comment once the watch is in place.
     const first = await events.next();
     if (first.done) throw new StreamInterrupted("the watch ended before it began");
-    return new Watch(answer, changes(events, answer.url));
+    return new Subscription(changes(events, answer.url), () => answer.cancel());
   }
 
   /** Opens an archive of a file or directory, as tar. */

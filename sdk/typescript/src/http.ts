@@ -205,6 +205,32 @@ export class Answer {
   }
 }
 
+/** A stream that is open, so that nothing is missed from here on. */
+export class Subscription<T> {
+  readonly #items: AsyncGenerator<T, void, undefined>;
+  readonly #close: () => void;
+
+  /** @internal */
+  constructor(items: AsyncGenerator<T, void, undefined>, close: () => void) {
+    this.#items = items;
+    this.#close = close;
+  }
+
+  /** Yields the items. Leaving the iteration ends the subscription. */
+  [Symbol.asyncIterator](): AsyncGenerator<T, void, undefined> {
+    return this.#items;
+  }
+
+  /** Ends the subscription and its iteration. */
+  close(): void {
+    this.#close();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.close();
+  }
+}
+
 function silent(seconds: number): StreamInterrupted {
   return new StreamInterrupted(`the server sent nothing for ${seconds} seconds`);
 }

@@ -49,7 +49,7 @@ export type {
   Contexts,
   Language,
 } from "./code.ts";
-export { Files, Watch } from "./files.ts";
+export { Files } from "./files.ts";
 export type {
   FileChange,
   FileContent,
@@ -75,6 +75,7 @@ export type {
   TemplateOptions,
 } from "./resources.ts";
 export type { Content, Data } from "./bytes.ts";
+export { Subscription } from "./http.ts";
 export type { CallOptions } from "./http.ts";
 export {
   ApiError,

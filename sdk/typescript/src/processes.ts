@@ -86,11 +86,6 @@ export class Resume {
     if (!isBroken(error) || now - this.#brokenAt > RESUME_SECONDS * 1000) throw error;
     await sleep(now === this.#brokenAt ? 0.05 : 0.5, this.#signal);
   }
-
-  /** Waits before a stream that ended well is opened again. */
-  async pause(): Promise<void> {
-    await sleep(0.5, this.#signal);
-  }
 }
 
 /** A background process. It keeps running when its caller disconnects. */
