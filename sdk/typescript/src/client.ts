@@ -114,7 +114,7 @@ export class Client {
     return this.transport.url;
   }
 
-  /** Ends all calls and streams of this client. */
+  /** Ends all calls and streams of this client that are open. */
   close(): void {
     this.transport.close();
   }

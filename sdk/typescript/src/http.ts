@@ -253,7 +253,7 @@ export class Transport {
   readonly streamTimeout: number;
   readonly retries: number;
   readonly #fetch: typeof globalThis.fetch;
-  readonly #closed = new AbortController();
+  #closed = new AbortController();
 
   constructor(options: TransportOptions) {
     this.url = checkedUrl(options.url);
@@ -264,9 +264,11 @@ export class Transport {
     this.#fetch = options.fetch ?? ((input, init) => globalThis.fetch(input, init));
   }
 
-  /** Ends all calls and streams of this transport. */
+  /** Ends all calls and streams that are open. */
   close(): void {
-    this.#closed.abort(new TideboxError("the client was closed", { code: "client_closed" }));
+    const closed = this.#closed;
+    this.#closed = new AbortController();
+    closed.abort(new TideboxError("the client was closed during this call", { code: "client_closed" }));
   }
 
   /** Sends a request and returns its answer in JSON, with names in camel case. */
