@@ -16,7 +16,7 @@ use axum::response::{IntoResponse as _, Response};
 use client::{Client, Filter};
 use parking_lot::Mutex;
 use rmcp::model::Extensions;
-use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -118,12 +118,11 @@ impl Listener {
             .with_allowed_hosts(local.chain([address]).chain(self.options.hosts))
             .with_allowed_origins(self.options.origins)
             .enforce_origin_validation()
-            .with_legacy_session_mode(false)
             .with_max_request_body_bytes(REQUEST_BYTES_MAX)
             .with_cancellation_token(stopping.clone());
         let server = Server::of_callers(self.options.all_sandboxes);
         let service =
-            StreamableHttpService::new(move || Ok(server.clone()), Arc::new(NeverSessionManager::default()), config);
+            StreamableHttpService::new(move || Ok(server.clone()), Arc::new(LocalSessionManager::default()), config);
         let router = Router::new()
             .route_service(PATH, service)
             .layer(from_fn_with_state(self.gate, admit))

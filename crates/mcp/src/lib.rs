@@ -28,6 +28,10 @@ pub const LABEL: &str = "tidebox.mcp";
 /// Time after which a call answers, though the work is not done: clients give up after 60 seconds.
 const ANSWER_AFTER: Duration = Duration::from_secs(45);
 
+/// Most base64 characters in an answer: clients take at most 1 MiB in one event, and send what they took to a model with
+/// every later message.
+const BASE64_CHARS_MAX: usize = 900_000;
+
 /// Choices of the person who starts the server.
 #[derive(Debug, Clone, Default)]
 pub struct Options {

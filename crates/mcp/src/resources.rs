@@ -6,12 +6,13 @@ use bytes::BytesMut;
 use percent_encoding::percent_decode_str;
 use rmcp::model::{ReadResourceResult, ResourceContents, ResourceTemplate};
 
+use crate::BASE64_CHARS_MAX;
 use crate::failure::{Failure, Result};
 use crate::handler::Call;
 
 const SCHEME: &str = "tidebox://";
-/// Largest file, in bytes: the answer is one message.
-const BYTES_MAX: usize = 8 << 20;
+/// Largest file, in bytes.
+const BYTES_MAX: usize = BASE64_CHARS_MAX / 4 * 3;
 
 pub(crate) fn template() -> ResourceTemplate {
     ResourceTemplate::new("tidebox://{sandbox}{+path}", "file")

@@ -11,18 +11,16 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::span;
-use crate::ANSWER_AFTER;
 use crate::arguments::{RunCode, RunCommand};
 use crate::failure::{Failure, Result};
 use crate::handler::{Call, Target};
 use crate::text::{CHARS_MAX, HeadAndTail, Utf8};
+use crate::{ANSWER_AFTER, BASE64_CHARS_MAX};
 
 /// Deadline of a command unless its call sets one.
 const COMMAND_TIME: Duration = Duration::from_secs(600);
 /// Most images of one run.
 const IMAGES_MAX: usize = 8;
-/// Most base64 characters of one image: a client sends it to a model with every later message.
-const IMAGE_CHARS_MAX: usize = 2_000_000;
 /// Representations of a value that are shown, in order of preference.
 const IMAGE_TYPES: [&str; 2] = ["image/png", "image/jpeg"];
 
@@ -86,6 +84,8 @@ struct Shown {
     output: HeadAndTail,
     values: Vec<String>,
     images: Vec<(String, &'static str)>,
+    /// Characters of the images.
+    image_chars: usize,
     error: Option<String>,
     notes: Vec<String>,
 }
@@ -99,7 +99,8 @@ impl Shown {
             Some((image, kind)) => {
                 // Interpreters break the lines of base64.
                 let image: String = image.split_ascii_whitespace().collect();
-                if image.len() <= IMAGE_CHARS_MAX && STANDARD.decode(&image).is_ok() {
+                if self.image_chars + image.len() <= BASE64_CHARS_MAX && STANDARD.decode(&image).is_ok() {
+                    self.image_chars += image.len();
                     self.images.push((image, kind));
                 } else {
                     self.notes.push("[an image was too large to be shown; save a smaller one]".to_owned());

@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use client::FileStream;
 use rmcp::model::ContentBlock;
 
+use crate::BASE64_CHARS_MAX;
 use crate::arguments::{EditFile, ListFiles, ReadFile, SearchFiles, WriteFile};
 use crate::failure::{Failure, Result};
 use crate::handler::{Call, Target};
@@ -15,8 +16,8 @@ use crate::text::{CHARS_MAX, Utf8};
 /// Directory of a sandbox for what is worked on.
 const WORKSPACE: &str = "/workspace";
 const LINES: u64 = 1000;
-/// Largest image that is shown, in bytes: a client sends it to a model with every later message.
-const IMAGE_BYTES_MAX: usize = 1_500_000;
+/// Largest image that is shown, in bytes.
+const IMAGE_BYTES_MAX: usize = BASE64_CHARS_MAX / 4 * 3;
 /// Largest file that is edited, in bytes.
 const EDITED_BYTES_MAX: usize = 8 << 20;
 /// Most entries of a list.
