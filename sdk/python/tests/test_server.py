@@ -1,0 +1,259 @@
+"""What needs a server (`TIDEBOX_URL`) and is not in the shared cases."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from case_runner import lacking
+
+import tidebox
+from tidebox import AsyncClient, AsyncSandbox, Client, Sandbox
+
+MIB = 1024 * 1024
+BIG = int(os.environ.get("TIDEBOX_TEST_BIG_MIB", "256")) * MIB
+# Memory that a transfer may add, whatever its size.
+GROWTH_MAX = 40 * MIB
+
+
+def needs(*names: str) -> Any:
+    missing = lacking() & set(names)
+    return pytest.mark.skipif(bool(missing), reason=f"the server lacks {', '.join(sorted(missing))}")
+
+
+def script(text: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(text)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+SYNC = """
+    from tidebox import Sandbox
+    sandbox = Sandbox.connect({id!r})
+    sandbox.run("echo started; sleep 4321", on_stdout=lambda text: print(text, end="", flush=True))
+"""
+ASYNC = """
+    import asyncio
+    from tidebox import AsyncSandbox
+    async def main():
+        sandbox = await AsyncSandbox.connect({id!r})
+        await sandbox.run("echo started; sleep 4321", on_stdout=lambda text: print(text, end="", flush=True))
+    asyncio.run(main())
+"""
+
+
+@needs("programs")
+@pytest.mark.parametrize("program", [SYNC, ASYNC], ids=["sync", "async"])
+def test_ctrl_c_in_a_run_leaves_no_command_running(server: str, program: str) -> None:
+    with Sandbox.create(ttl=120) as sandbox:
+        process = script(program.format(id=sandbox.id))
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(signal.SIGINT)
+        process.wait(10)
+        assert process.returncode != 0
+        assert "KeyboardInterrupt" in process.communicate()[1]
+        end = time.monotonic() + 10
+        while sandbox.run("ps ax | grep -c '[s]leep 4321'").stdout != "0\n":
+            assert time.monotonic() < end
+
+
+TRANSFER = """
+    import asyncio, resource, sys
+    import tidebox
+    from tidebox import AsyncSandbox, Exit, Sandbox
+    MIB = 1024 * 1024
+
+    def peak():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def source(size):
+        for _ in range(size // MIB):
+            yield bytes(MIB)
+
+    def round_of(sandbox, size):
+        sandbox.files.write("/workspace/big", source(size))
+        assert sum(map(len, sandbox.files.read("/workspace/big", "stream"))) == size
+        read = 0
+        for piece in sandbox.stream(f"head -c {{size}} /dev/zero", encoding=None, timeout=300):
+            read += 0 if isinstance(piece, Exit) else len(piece.data)
+        assert read == size
+
+    async def async_round_of(sandbox, size):
+        await sandbox.files.write("/workspace/big", source(size))
+        read = 0
+        async for piece in await sandbox.files.read("/workspace/big", "stream"):
+            read += len(piece)
+        assert read == size
+        read = 0
+        async for piece in sandbox.stream(f"head -c {{size}} /dev/zero", encoding=None, timeout=300):
+            read += 0 if isinstance(piece, Exit) else len(piece.data)
+        assert read == size
+
+    def main():
+        sandbox = Sandbox.connect({id!r})
+        round_of(sandbox, MIB)
+        before = peak()
+        round_of(sandbox, {size})
+        return peak() - before
+
+    async def async_main():
+        sandbox = await AsyncSandbox.connect({id!r})
+        await async_round_of(sandbox, MIB)
+        before = peak()
+        await async_round_of(sandbox, {size})
+        return peak() - before
+
+    print(main() if {sync} else asyncio.run(async_main()))
+"""
+
+
+@needs("programs")
+@pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
+def test_memory_stays_flat_while_a_large_file_is_written_and_read(server: str, sync: bool) -> None:
+    with Sandbox.create(ttl=300, disk_mb=2048, memory_mb=1024) as sandbox:
+        process = script(TRANSFER.format(id=sandbox.id, size=BIG, sync=sync))
+        out, err = process.communicate(timeout=240)
+        assert process.returncode == 0, err
+        print(f"transfers of {BIG // MIB} MiB took {int(out) // MIB} MiB of memory")
+        assert int(out) < GROWTH_MAX, f"the transfer took {int(out) // MIB} MiB"
+
+
+@needs("programs", "search")
+def test_memory_stays_flat_while_a_large_directory_is_copied(server: str, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    with open(source / "big", "wb") as file:
+        file.truncate(BIG)
+    text = f"""
+        import resource
+        from tidebox import Sandbox
+        sandbox = Sandbox.connect({{id!r}})
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        sandbox.files.upload({str(source)!r}, "/workspace/copy")
+        sandbox.files.download("/workspace/copy", {str(tmp_path / "back")!r})
+        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+    """
+    with Sandbox.create(ttl=300, disk_mb=2048, memory_mb=1024) as sandbox:
+        process = script(text.replace("{id!r}", repr(sandbox.id)))
+        out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    print(f"the copy of {BIG // MIB} MiB took {int(out) // MIB} MiB of memory")
+    assert (tmp_path / "back" / "big").stat().st_size == BIG
+    assert int(out) < GROWTH_MAX, f"the copy took {int(out) // MIB} MiB"
+
+
+def test_a_thousand_sandboxes_come_from_one_client(server: str) -> None:
+    async def main() -> None:
+        async with AsyncClient() as client:
+            if "mock" not in [provider["name"] for provider in await client.providers()]:
+                pytest.skip("the server does not have the provider mock")
+
+            async def one() -> None:
+                async with AsyncSandbox.create(provider="mock", ttl=60, client=client) as sandbox:
+                    assert (await sandbox.run("echo hi")).stdout == "hi\n"
+
+            await asyncio.gather(*(one() for _ in range(1000)))
+
+    asyncio.run(main())
+
+
+def test_an_sdk_costs_at_most_2_ms_more_than_a_raw_client(server: str) -> None:
+    client = Client()
+    raw = httpx2.Client(base_url=client.url + "/api/v1", headers=client.connection.config.headers)
+
+    def with_sdk() -> None:
+        with Sandbox.create(ttl=60, client=client) as sandbox:
+            assert sandbox.run("echo hi").stdout == "hi\n"
+
+    def with_raw() -> None:
+        id = raw.post("/sandboxes", json={"ttl": "60s"}).json()["id"]
+        answer = raw.post(f"/sandboxes/{id}/exec", json={"command": "echo hi"}).json()
+        assert answer["stdout"] == "hi\n"
+        raw.delete(f"/sandboxes/{id}")
+
+    def median(rounds: list[float]) -> float:
+        return statistics.median(rounds) * 1000
+
+    times: dict[str, list[float]] = {"sdk": [], "raw": []}
+    for _ in range(40):
+        for name, call in (("sdk", with_sdk), ("raw", with_raw)):
+            began = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - began)
+    sdk, raw_ = median(times["sdk"]), median(times["raw"])
+    print(f"create, run, destroy: {sdk:.2f} ms with the SDK, {raw_:.2f} ms with a raw client")
+    assert sdk - raw_ < 2
+
+
+@needs("programs")
+def test_two_commands_run_at_once_with_one_client(server: str) -> None:
+    async def main() -> None:
+        async with AsyncSandbox.create(ttl=60) as sandbox:
+            began = time.monotonic()
+            await asyncio.gather(*(sandbox.run("sleep 1") for _ in range(8)))
+            assert time.monotonic() - began < 5
+
+    asyncio.run(main())
+
+
+@needs("python", "ports")
+def test_a_forward_carries_large_data_both_ways(server: str) -> None:
+    import socket
+    import threading
+
+    program = (
+        "import socket\ns = socket.create_server(('127.0.0.1', 4567))\nwhile 1:\n c, _ = s.accept()\n"
+        " while (d := c.recv(65536)): c.sendall(d)\n c.close()\n"
+    )
+    with Sandbox.create(ttl=60) as sandbox:
+        sandbox.processes.start(["python3", "-c", program])
+        while not any(port["port"] == 4567 for port in sandbox.ports.list()):
+            time.sleep(0.05)
+        with sandbox.forward(4567) as forward:
+            local = socket.create_connection(("127.0.0.1", forward.local_port))
+            data = bytes(range(256)) * 4096 * 8
+
+            def send() -> None:
+                local.sendall(data)
+                local.shutdown(socket.SHUT_WR)
+
+            threading.Thread(target=send, daemon=True).start()
+            received = b""
+            while piece := local.recv(1 << 20):
+                received += piece
+            assert received == data
+            # Nothing listens on this port: the connection ends, and the reason is kept.
+            with sandbox.forward(4568) as other:
+                with socket.create_connection(("127.0.0.1", other.local_port)) as refused:
+                    with contextlib.suppress(ConnectionResetError):
+                        assert refused.recv(1) == b""
+                assert isinstance(other.error, tidebox.NotFoundError)
+
+
+def test_the_quickstart_of_the_readme_runs_from_top_to_bottom(server: str, tmp_path: Path) -> None:
+    if lacking() & {"programs", "python", "contexts", "terminal"}:
+        pytest.skip("the server lacks what the quickstart uses")
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert len(blocks) > 3
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
