@@ -64,7 +64,7 @@ export function toStream(
 ): ReadableStream<Uint8Array> {
   let source: AsyncIterator<Uint8Array | string>;
   if (content instanceof ReadableStream) source = readerOf(content);
-  else if (Symbol.asyncIterator in content) source = content[Symbol.asyncIterator]();
+  else if (typeof content === "object" && Symbol.asyncIterator in content) source = content[Symbol.asyncIterator]();
   else throw badArgument("the content is neither text, bytes, a Blob nor a stream of bytes");
   return new ReadableStream<Uint8Array>({
     async pull(controller) {

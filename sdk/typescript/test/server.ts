@@ -29,7 +29,7 @@ export interface Canned {
 export interface CannedServer extends AsyncDisposable {
   url: string;
   seen: Seen[];
-  /** Number of connections that are open. */
+  /** Number of open connections with a request: Node.js opens another one ahead after an abort. */
   open(): number;
 }
 
@@ -37,9 +37,13 @@ export interface CannedServer extends AsyncDisposable {
 export async function canned(answers: readonly Canned[], onRequest?: (seen: Seen, answer: Canned) => void): Promise<CannedServer> {
   const seen: Seen[] = [];
   const sockets = new Set<Socket>();
+  const used = new Set<Socket>();
   const server = createServer((socket) => {
     sockets.add(socket);
-    socket.on("close", () => sockets.delete(socket));
+    socket.on("close", () => {
+      sockets.delete(socket);
+      used.delete(socket);
+    });
     socket.on("error", () => undefined);
     let received = Buffer.alloc(0);
     let answered = false;
@@ -48,6 +52,7 @@ export async function canned(answers: readonly Canned[], onRequest?: (seen: Seen
       const request = answered ? undefined : parse(received);
       if (request === undefined) return;
       answered = true;
+      used.add(socket);
       const answer = answers[Math.min(seen.length, answers.length - 1)] as Canned;
       seen.push(request);
       onRequest?.(request, answer);
@@ -59,7 +64,7 @@ export async function canned(answers: readonly Canned[], onRequest?: (seen: Seen
   return {
     url: `http://127.0.0.1:${port}`,
     seen,
-    open: () => sockets.size,
+    open: () => used.size,
     async [Symbol.asyncDispose]() {
       for (const socket of sockets) socket.destroy();
       await new Promise<void>((resolve) => server.close(() => resolve()));
