@@ -16,6 +16,7 @@ from ._errors import InvalidArgument, ProtocolError
 from ._transport import CHUNK
 
 TAR = "application/x-tar"
+PART_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,19 @@ def look(top: bytes, path: bytes) -> Entry | None:
     if stat.S_ISREG(info.st_mode):
         return Entry(path, "file", info.st_size, mode, mtime)
     return None
+
+
+def parts(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Yields the entries in parts of at most 256 MiB, because a server bounds the size of an archive."""
+    part: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if part and size + entry.size > PART_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(entry)
+        size += entry.size
+    yield part
 
 
 def pack(root: str, entries: Iterable[Entry]) -> Iterator[bytes]:

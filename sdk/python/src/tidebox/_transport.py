@@ -30,7 +30,7 @@ def _verify(config: Config) -> ssl.SSLContext | bool:
             return ssl.create_default_context(cafile=config.ca_file)
         except OSError as error:
             raise InvalidArgument(f"cannot read the CA file {config.ca_file}: {error}") from error
-    # Loading the system's authorities takes tens of milliseconds, in vain without TLS.
+    # Loading the system's authorities takes tens of milliseconds, and is of no use without TLS.
     return config.url.startswith("https://")
 
 

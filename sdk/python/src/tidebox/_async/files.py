@@ -13,7 +13,7 @@ from .._decode import LINES, LineSplitter, parse_json
 from .._encode import body, encode, file_path, file_segments, mode, query, seconds
 from .._errors import NotFoundError, StreamInterrupted
 from .._models import SyncResult
-from .._tar import TAR, Entry, check_directory, pack, unpack, walk
+from .._tar import TAR, Entry, check_directory, pack, parts, unpack, walk
 from . import _io
 from .connection import AsyncBody, AsyncConnection
 from .streams import AsyncEventStream
@@ -279,7 +279,8 @@ class AsyncFiles:
 
     async def _unpack(self, remote: str, root: str, entries: list_[Entry]) -> None:
         url = f"{self._path}/archive{query({'path': file_path(remote)})}"
-        await self._connection.json("POST", url, content=pack(root, entries), headers={"content-type": TAR})
+        for part in parts(entries):
+            await self._connection.json("POST", url, content=pack(root, part), headers={"content-type": TAR})
 
     async def _manifest(self, remote: str, checksum: bool) -> dict[bytes, dict[str, Any]]:
         url = f"{self._path}/manifest{query({'path': file_path(remote), 'checksum': checksum})}"

@@ -41,6 +41,7 @@ class AsyncSandbox:
         self._connection = self.client.connection
         self._path = f"/sandboxes/{segment('the sandbox id', id)}"
         self._env = dict(env or {})
+        self._is_closed = False
         self.files = AsyncFiles(self._connection, self._path)
         self.processes = AsyncProcesses(self._connection, self._path, self._env)
         self.contexts = AsyncContexts(self._connection, self._path, self._env)
@@ -56,6 +57,8 @@ class AsyncSandbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._is_closed:
+            return
         try:
             await self.destroy()
         except TideboxError:
@@ -180,7 +183,8 @@ class AsyncSandbox:
     kill = destroy
 
     async def close(self) -> None:
-        """Frees what this object holds, and leaves the sandbox. Connections belong to the client."""
+        """Leaves the sandbox as it is, also at the end of a `with` block. Connections belong to the client."""
+        self._is_closed = True
 
     async def extend(self, ttl: float) -> wire.Sandbox:
         """Sets the lifetime, in seconds from now; it may be shorter than before."""
@@ -292,7 +296,7 @@ class AsyncSandbox:
 
         A non-zero exit code is a result, unless `check` is true. `timeout` is the deadline of the command
         (the server's default if absent); `request_timeout` is that for the server to begin its answer.
-        Callbacks get output as it comes; an exception of theirs ends the command and is passed on.
+        Callbacks get output as it comes; an exception in a callback ends the command and is passed on.
         `encoding=None` returns bytes. Output beyond `max_output_bytes` per stream is dropped, and
         `truncated` says so.
         """

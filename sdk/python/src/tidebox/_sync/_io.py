@@ -29,7 +29,7 @@ _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
 
 class Pool:
-    """HTTP client of a connection, made anew after a fork."""
+    """HTTP client of a connection. A child makes its own after a fork."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -53,7 +53,7 @@ class Pool:
             client.close()
 
     def forget(self) -> None:
-        """Drops the client of the parent in a child; its sockets are closed without a word on them."""
+        """Drops the client of the parent in a child. Its sockets are closed without sending anything."""
         self._lock = threading.Lock()
         self._client = None
 

@@ -14,7 +14,7 @@ from .._decode import LINES, LineSplitter, parse_json
 from .._encode import body, encode, file_path, file_segments, mode, query, seconds
 from .._errors import NotFoundError, StreamInterrupted
 from .._models import SyncResult
-from .._tar import TAR, Entry, check_directory, pack, unpack, walk
+from .._tar import TAR, Entry, check_directory, pack, parts, unpack, walk
 from . import _io
 from .connection import Body, Connection
 from .streams import EventStream
@@ -280,7 +280,8 @@ class Files:
 
     def _unpack(self, remote: str, root: str, entries: list_[Entry]) -> None:
         url = f"{self._path}/archive{query({'path': file_path(remote)})}"
-        self._connection.json("POST", url, content=pack(root, entries), headers={"content-type": TAR})
+        for part in parts(entries):
+            self._connection.json("POST", url, content=pack(root, part), headers={"content-type": TAR})
 
     def _manifest(self, remote: str, checksum: bool) -> dict[bytes, dict[str, Any]]:
         url = f"{self._path}/manifest{query({'path': file_path(remote), 'checksum': checksum})}"

@@ -42,6 +42,7 @@ class Sandbox:
         self._connection = self.client.connection
         self._path = f"/sandboxes/{segment('the sandbox id', id)}"
         self._env = dict(env or {})
+        self._is_closed = False
         self.files = Files(self._connection, self._path)
         self.processes = Processes(self._connection, self._path, self._env)
         self.contexts = Contexts(self._connection, self._path, self._env)
@@ -57,6 +58,8 @@ class Sandbox:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._is_closed:
+            return
         try:
             self.destroy()
         except TideboxError:
@@ -181,7 +184,8 @@ class Sandbox:
     kill = destroy
 
     def close(self) -> None:
-        """Frees what this object holds, and leaves the sandbox. Connections belong to the client."""
+        """Leaves the sandbox as it is, also at the end of a `with` block. Connections belong to the client."""
+        self._is_closed = True
 
     def extend(self, ttl: float) -> wire.Sandbox:
         """Sets the lifetime, in seconds from now; it may be shorter than before."""
@@ -293,7 +297,7 @@ class Sandbox:
 
         A non-zero exit code is a result, unless `check` is true. `timeout` is the deadline of the command
         (the server's default if absent); `request_timeout` is that for the server to begin its answer.
-        Callbacks get output as it comes; an exception of theirs ends the command and is passed on.
+        Callbacks get output as it comes; an exception in a callback ends the command and is passed on.
         `encoding=None` returns bytes. Output beyond `max_output_bytes` per stream is dropped, and
         `truncated` says so.
         """

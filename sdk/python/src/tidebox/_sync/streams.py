@@ -16,7 +16,7 @@ from .connection import Body, Connection
 
 T = TypeVar("T")
 ACCEPT = {"accept": f"{FRAMES}, {LINES};q=0.5"}
-# Longest time for which a broken stream is opened anew.
+# Longest time for which a broken stream is reopened.
 RESUME_MAX = 45.0
 
 
@@ -227,7 +227,7 @@ class EventStream(Stream[Any]):
 
 
 def reopen(start: Callable[[], Any], cut: TideboxError) -> None:
-    """Opens a broken stream anew, for at most 45 seconds."""
+    """Reopens a broken stream, and tries for at most 45 seconds."""
     began, pause = time.monotonic(), 0.1
     while True:
         try:
