@@ -164,6 +164,44 @@ def test_memory_stays_flat_while_a_large_directory_is_copied(server: str, tmp_pa
     assert int(out) < GROWTH_MAX, f"the copy took {int(out) // MIB} MiB"
 
 
+@needs("programs", "search")
+def test_a_synchronization_keeps_names_links_modes_and_times(server: str, tmp_path: Path) -> None:
+    here, back = tmp_path / "here", tmp_path / "back"
+    (here / "sub").mkdir(parents=True)
+    (here / "empty").mkdir()
+    (here / "a").write_text("a")
+    (here / "a").chmod(0o750)
+    os.utime(here / "a", ns=(1, 1700000000_123456789))
+    Path(os.fsdecode(os.fsencode(here) + b"/caf\xe9.txt")).write_text("x")
+    (here / "sub" / "sp ace#%?\n").write_text("y")
+    (here / ("x" * 200)).write_text("long")
+    (here / "link").symlink_to("a")
+    os.mkfifo(here / "fifo")
+    with Sandbox.create(ttl=120) as sandbox:
+        result = sandbox.files.sync(here, "/workspace/p")
+        assert (result.sent, result.removed, result.failures) == (5, 0, ())
+        assert sandbox.files.sync(here, "/workspace/p", checksum=True).sent == 0
+        assert sandbox.run("stat -c '%a %.9Y' /workspace/p/a").stdout == "750 1700000000.123456789\n"
+        # A file becomes a directory, a directory a file, and only a mode changes.
+        (here / "a").unlink()
+        (here / "a").mkdir()
+        (here / "a" / "b").write_text("b")
+        (here / "sub" / "sp ace#%?\n").unlink()
+        (here / "sub").rmdir()
+        (here / "sub").write_text("a file now")
+        (here / ("x" * 200)).chmod(0o600)
+        with pytest.raises(tidebox.BadRequestError):
+            sandbox.files.sync(here, "/workspace/p")
+        result = sandbox.files.sync(here, "/workspace/p", delete=True)
+        assert (result.sent, result.removed) == (2, 3)
+        assert sandbox.files.sync(here, "/workspace/p", delete=True).sent == 0
+        assert sandbox.files.stat("/workspace/p/" + "x" * 200)["mode"].endswith("600")
+        sandbox.files.download("/workspace/p", back)
+    assert (back / "sub").read_text() == "a file now"
+    assert os.readlink(back / "link") == "a"
+    assert b"caf\xe9.txt" in os.listdir(os.fsencode(back))
+
+
 def test_a_thousand_sandboxes_come_from_one_client(server: str) -> None:
     async def main() -> None:
         async with AsyncClient() as client:

@@ -252,3 +252,5 @@ class SyncResult:
     """Entries that were removed."""
     unchanged: int
     """Files and links that were the same already."""
+    failures: tuple[str, ...] = ()
+    """Paths of the sandbox that could not be changed, each with the reason; at most 100 for one request."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from builtins import list as list_
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from urllib.parse import unquote_to_bytes
 
@@ -253,11 +253,15 @@ class AsyncFiles:
         entries = await _io.in_thread(walk, root)
         there = await self._manifest(remote, checksum)
         changed, attributes = [], []
+        in_the_way: set[bytes] = set()
+        failures: list_[str] = []
         unchanged = 0
         for entry in entries:
             found = there.pop(entry.path, None)
             if found is None or not await _io.in_thread(_is_same, root, entry, found, checksum):
                 changed.append(entry)
+                if found is not None and (found.get("type") == "directory") != (entry.kind == "directory"):
+                    in_the_way.add(entry.path)
             elif entry.kind == "symlink":
                 unchanged += 1
             else:
@@ -269,13 +273,19 @@ class AsyncFiles:
                         {"path": _url(entry.path), "mode": f"{entry.mode:o}", "mtime": entry.mtime}
                     )
         sent = sum(entry.kind != "directory" for entry in changed)
-        # Children come before their directories. A directory in the place of a file must go first.
-        leftover = sorted(there, reverse=True) if delete else []
-        removed = await self._amend(remote, leftover, [])
+        removed = 0
+        if delete:
+            # A directory in the place of a file, or the reverse, must be removed before the archive is
+            # unpacked. The rest goes last, so that nothing is lost if a local file cannot be read.
+            first = in_the_way | {
+                path for path in there if any(path.startswith(p + b"/") for p in in_the_way)
+            }
+            removed += await self._amend(remote, first, [], failures)
+            there = {path: entry for path, entry in there.items() if path not in first}
         if changed or not entries:
             await self._unpack(remote, root, changed)
-        await self._amend(remote, [], attributes)
-        return SyncResult(sent=sent, removed=removed, unchanged=unchanged)
+        removed += await self._amend(remote, there if delete else (), attributes, failures)
+        return SyncResult(sent=sent, removed=removed, unchanged=unchanged, failures=tuple(failures))
 
     async def _unpack(self, remote: str, root: str, entries: list_[Entry]) -> None:
         url = f"{self._path}/archive{query({'path': file_path(remote)})}"
@@ -306,9 +316,12 @@ class AsyncFiles:
             raise StreamInterrupted("the manifest of the directory is incomplete; nothing was changed")
         return found
 
-    async def _amend(self, remote: str, remove: list_[bytes], attributes: list_[dict[str, str]]) -> int:
+    async def _amend(
+        self, remote: str, remove: Iterable[bytes], attributes: list_[dict[str, str]], failures: list_[str]
+    ) -> int:
         removed = 0
-        changes: list_[tuple[str, Any]] = [("remove", _url(path)) for path in remove]
+        # Children come before their directories, which must be empty.
+        changes: list_[tuple[str, Any]] = [("remove", _url(path)) for path in sorted(remove, reverse=True)]
         changes += [("attributes", change) for change in attributes]
         while changes:
             fields: dict[str, Any] = {"path": remote}
@@ -322,6 +335,7 @@ class AsyncFiles:
             changes = changes[count:]
             answer = await self._connection.json("POST", self._path + "/amend", fields)
             removed += answer["removed"]
+            failures += [f"{failure['path']}: {failure['message']}" for failure in answer.get("failures", ())]
         return removed
 
 
@@ -363,7 +377,8 @@ def _number(value: str | None) -> int | None:
 
 def _size(content: Any) -> int | None:
     """Returns the size of a body, if it is known before it is read."""
-    if isinstance(content, bytes):
+    # The size of a file in text mode is in characters of another encoding.
+    if isinstance(content, bytes) or hasattr(content, "encoding"):
         return None
     try:
         return max(os.fstat(content.fileno()).st_size - content.tell(), 0) or None

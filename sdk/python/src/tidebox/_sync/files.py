@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import tempfile
 from builtins import list as list_
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from urllib.parse import unquote_to_bytes
 
@@ -254,11 +254,15 @@ class Files:
         entries = _io.in_thread(walk, root)
         there = self._manifest(remote, checksum)
         changed, attributes = [], []
+        in_the_way: set[bytes] = set()
+        failures: list_[str] = []
         unchanged = 0
         for entry in entries:
             found = there.pop(entry.path, None)
             if found is None or not _io.in_thread(_is_same, root, entry, found, checksum):
                 changed.append(entry)
+                if found is not None and (found.get("type") == "directory") != (entry.kind == "directory"):
+                    in_the_way.add(entry.path)
             elif entry.kind == "symlink":
                 unchanged += 1
             else:
@@ -270,13 +274,19 @@ class Files:
                         {"path": _url(entry.path), "mode": f"{entry.mode:o}", "mtime": entry.mtime}
                     )
         sent = sum(entry.kind != "directory" for entry in changed)
-        # Children come before their directories. A directory in the place of a file must go first.
-        leftover = sorted(there, reverse=True) if delete else []
-        removed = self._amend(remote, leftover, [])
+        removed = 0
+        if delete:
+            # A directory in the place of a file, or the reverse, must be removed before the archive is
+            # unpacked. The rest goes last, so that nothing is lost if a local file cannot be read.
+            first = in_the_way | {
+                path for path in there if any(path.startswith(p + b"/") for p in in_the_way)
+            }
+            removed += self._amend(remote, first, [], failures)
+            there = {path: entry for path, entry in there.items() if path not in first}
         if changed or not entries:
             self._unpack(remote, root, changed)
-        self._amend(remote, [], attributes)
-        return SyncResult(sent=sent, removed=removed, unchanged=unchanged)
+        removed += self._amend(remote, there if delete else (), attributes, failures)
+        return SyncResult(sent=sent, removed=removed, unchanged=unchanged, failures=tuple(failures))
 
     def _unpack(self, remote: str, root: str, entries: list_[Entry]) -> None:
         url = f"{self._path}/archive{query({'path': file_path(remote)})}"
@@ -307,9 +317,12 @@ class Files:
             raise StreamInterrupted("the manifest of the directory is incomplete; nothing was changed")
         return found
 
-    def _amend(self, remote: str, remove: list_[bytes], attributes: list_[dict[str, str]]) -> int:
+    def _amend(
+        self, remote: str, remove: Iterable[bytes], attributes: list_[dict[str, str]], failures: list_[str]
+    ) -> int:
         removed = 0
-        changes: list_[tuple[str, Any]] = [("remove", _url(path)) for path in remove]
+        # Children come before their directories, which must be empty.
+        changes: list_[tuple[str, Any]] = [("remove", _url(path)) for path in sorted(remove, reverse=True)]
         changes += [("attributes", change) for change in attributes]
         while changes:
             fields: dict[str, Any] = {"path": remote}
@@ -323,6 +336,7 @@ class Files:
             changes = changes[count:]
             answer = self._connection.json("POST", self._path + "/amend", fields)
             removed += answer["removed"]
+            failures += [f"{failure['path']}: {failure['message']}" for failure in answer.get("failures", ())]
         return removed
 
 
@@ -364,7 +378,8 @@ def _number(value: str | None) -> int | None:
 
 def _size(content: Any) -> int | None:
     """Returns the size of a body, if it is known before it is read."""
-    if isinstance(content, bytes):
+    # The size of a file in text mode is in characters of another encoding.
+    if isinstance(content, bytes) or hasattr(content, "encoding"):
         return None
     try:
         return max(os.fstat(content.fileno()).st_size - content.tell(), 0) or None

@@ -184,7 +184,7 @@ class Sandbox:
     kill = destroy
 
     def close(self) -> None:
-        """Leaves the sandbox as it is, also at the end of a `with` block. Connections belong to the client."""
+        """Leaves the sandbox as it is, also at the end of a block. Connections belong to the client."""
         self._is_closed = True
 
     def extend(self, ttl: float) -> wire.Sandbox:
