@@ -61,6 +61,7 @@ export function isReplayable(content: Content): content is Data | Blob {
 export function toStream(
   content: ReadableStream<Uint8Array> | AsyncIterable<Uint8Array | string>,
   progress: () => void,
+  signal: AbortSignal,
 ): ReadableStream<Uint8Array> {
   let source: AsyncIterator<Uint8Array | string>;
   if (content instanceof ReadableStream) source = readerOf(content);
@@ -71,6 +72,11 @@ export function toStream(
       for (;;) {
         const { done, value } = await source.next();
         progress();
+        if (signal.aborted) {
+          // Node.js reads the body to its end even after an abort.
+          await source.return?.();
+          return controller.error(signal.reason);
+        }
         if (done) return controller.close();
         if (value.length > 0) return controller.enqueue(typeof value === "string" ? encoder.encode(value) : value);
       }

@@ -104,8 +104,8 @@ export class InvalidArgument extends TideboxError {
 export class ConnectionFailed extends TideboxError {
   override name = "ConnectionFailed";
   constructor(url: string, reason: string, cause?: unknown) {
-    const advice = "start it with `tidebox serve`, or set `url` or TIDEBOX_URL to its address";
-    super(`cannot connect to ${url}: ${reason}; is the server running? Otherwise ${advice}`, {
+    const advice = "Start it with `tidebox serve`, or set `url` or TIDEBOX_URL to its address";
+    super(`cannot connect to ${url}: ${reason}; is the server running? ${advice}`, {
       code: "connection_failed",
       retryable: true,
       cause,

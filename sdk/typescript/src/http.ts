@@ -53,6 +53,7 @@ class Line {
   readonly #signals: readonly AbortSignal[];
   #timer: ReturnType<typeof setTimeout> | undefined;
   #deadline = 0;
+  #closed = false;
   /** Error that explains why the connection was ended. */
   reason: unknown;
 
@@ -74,7 +75,7 @@ class Line {
   expect(seconds: number, error: () => unknown): void {
     this.#deadline = performance.now() + seconds * 1000;
     // One timer serves all chunks of a stream: it looks again when it fires too early.
-    if (this.#timer !== undefined) return;
+    if (this.#timer !== undefined || this.#closed) return;
     const check = (): void => {
       const left = this.#deadline - performance.now();
       this.#timer = undefined;
@@ -104,6 +105,7 @@ class Line {
 
   /** Releases the timer and the signals once the answer is complete. */
   close(): void {
+    this.#closed = true;
     this.stop();
     for (const signal of this.#signals) signal.removeEventListener("abort", this.#aborted);
   }
@@ -322,7 +324,7 @@ export class Transport {
         init.body = body;
         allowed += (body instanceof Blob ? body.size : body.length) / UPLOAD_BYTES_PER_SECOND;
       } else {
-        init.body = toStream(request.content, () => line.expect(seconds, late));
+        init.body = toStream(request.content, () => line.expect(seconds, late), line.signal);
         init.duplex = "half";
       }
     }
