@@ -501,6 +501,22 @@ def test_events_and_lines_are_the_same_however_they_are_cut() -> None:
         assert split == [b'{"a": 1}', b'{"b": 2}']
 
 
+def test_events_that_come_while_a_quiet_stream_is_broken_are_not_lost() -> None:
+    def event(id: int, time_: str) -> str:
+        return f'id: {id}\ndata: {{"id": {id}, "type": "a", "timestamp": "{time_}"}}\n\n'
+
+    sent = {"content-type": "text/event-stream", "date": "Sat, 31 Jan 2026 12:00:05 GMT"}
+    kept = event(1, "2026-01-31T12:00:04.900Z") + event(2, "2026-01-31T12:00:06.000Z")
+    answers = [
+        {"headers": sent, "body": ": quiet\n\n", "cut": True},
+        {"headers": sent, "body": kept, "silent": True, "expect": {"headers": {"last-event-id": "0"}}},
+    ]
+    with CannedServer(answers) as server, Client(server.url) as client:
+        with client.events() as events:
+            assert next(iter(events))["id"] == 2
+        assert not server.faults
+
+
 def test_a_line_without_end_is_refused() -> None:
     splitter = LineSplitter()
     with pytest.raises(ProtocolError):

@@ -7,10 +7,12 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -164,6 +166,113 @@ def test_memory_stays_flat_while_a_large_directory_is_copied(server: str, tmp_pa
     assert int(out) < GROWTH_MAX, f"the copy took {int(out) // MIB} MiB"
 
 
+class CuttingProxy:
+    """TCP proxy that resets each connection after so many bytes from the server."""
+
+    def __init__(self, url: str, limit: int) -> None:
+        host, port = url.split("//")[1].split(":")
+        self._target = (host, int(port))
+        self._limit = limit
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.connections = 0
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            threading.Thread(target=self._carry, args=(client,), daemon=True).start()
+
+    def _carry(self, client: socket.socket) -> None:
+        server = socket.create_connection(self._target)
+
+        def requests() -> None:
+            with contextlib.suppress(OSError):
+                while data := client.recv(65536):
+                    server.sendall(data)
+                server.shutdown(socket.SHUT_WR)
+
+        threading.Thread(target=requests, daemon=True).start()
+        left = self._limit
+        with client, server, contextlib.suppress(OSError):
+            while left > 0 and (data := server.recv(min(left, 65536))):
+                client.sendall(data)
+                left -= len(data)
+            for side in (client, server):
+                side.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@needs("programs")
+@pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
+def test_output_of_a_process_is_whole_through_a_line_that_breaks_again_and_again(
+    server: str, sync: bool
+) -> None:
+    proxy = CuttingProxy(server, 20_000)
+    wanted = "".join(f"{number}\n" for number in range(30_000))
+    with Sandbox.create(ttl=120) as sandbox:
+        process = sandbox.processes.start("seq 0 29999; sleep 1; echo end")
+
+        def joined(pieces: list[Any]) -> str:
+            return "".join(piece.data for piece in pieces if piece.stream == "stdout")
+
+        if sync:
+            with Client(proxy.url) as client:
+                got = joined(list(client.sandbox(sandbox.id).processes.handle(process.id).output()))
+        else:
+
+            async def read() -> list[Any]:
+                async with AsyncClient(proxy.url) as client:
+                    handle = client.sandbox(sandbox.id).processes.handle(process.id)
+                    return [piece async for piece in handle.output()]
+
+            got = joined(asyncio.run(read()))
+    proxy.close()
+    assert got == wanted + "end\n"
+    assert proxy.connections > 5
+
+
+@needs("programs")
+def test_the_end_of_a_sandbox_ends_what_runs_in_it(server: str) -> None:
+    sandbox = Sandbox.create(ttl=120)
+    faults: list[BaseException] = []
+    started = threading.Event()
+
+    def run() -> None:
+        try:
+            sandbox.run("echo; sleep 60", timeout=60, on_stdout=lambda _: started.set())
+        except BaseException as error:
+            faults.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert started.wait(10)
+    sandbox.destroy()
+    thread.join(15)
+    assert not thread.is_alive()
+    assert isinstance(faults[0], tidebox.TideboxError)
+
+
+@needs("programs")
+def test_a_deadline_around_a_run_ends_the_command(server: str) -> None:
+    async def main() -> None:
+        async with AsyncSandbox.create(ttl=60) as sandbox:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await sandbox.run("sleep 5432")
+            async with asyncio.timeout(10):
+                while (await sandbox.run("ps ax | grep -c '[s]leep 5432'")).stdout != "0\n":
+                    pass
+
+    asyncio.run(main())
+
+
 @needs("programs", "search")
 def test_a_synchronization_keeps_names_links_modes_and_times(server: str, tmp_path: Path) -> None:
     here, back = tmp_path / "here", tmp_path / "back"
@@ -258,9 +367,6 @@ def test_two_commands_run_at_once_with_one_client(server: str) -> None:
 
 @needs("python", "ports")
 def test_a_forward_carries_large_data_both_ways(server: str) -> None:
-    import socket
-    import threading
-
     program = (
         "import socket\ns = socket.create_server(('127.0.0.1', 4567))\nwhile 1:\n c, _ = s.accept()\n"
         " while (d := c.recv(65536)): c.sendall(d)\n c.close()\n"

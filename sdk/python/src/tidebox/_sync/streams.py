@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -186,15 +187,20 @@ class EventStream(Stream[Any]):
         self._pending: list[Any] = []
         self._decoder = EventDecoder()
         self._pieces: Iterator[bytes] | None = None
+        self._opened: str | None = None
         self.last_id = last_id
 
     def _start(self) -> None:
         headers = {"accept": EVENTS}
         if self.last_id is not None:
             headers["last-event-id"] = str(self.last_id)
+        elif self._opened is not None:
+            # No event has come yet that could be resumed after. Events from before the opening are dropped.
+            headers["last-event-id"] = "0"
         self._decoder = EventDecoder()
         self._body = self._connection.open("GET", self._path, headers=headers, media=(EVENTS,))
         self._pieces = self._body.pieces()
+        self._opened = self._opened or server_time(self._body.headers.get("date"))
         if self._waits_for_comment:
             # The server's first comment says that the watch has begun.
             for data in self._pieces:
@@ -211,10 +217,15 @@ class EventStream(Stream[Any]):
                         yield found[2]
                 for data in self._pieces:
                     for found in self._decoder.feed(data):
-                        if found is not None:
-                            if found[0] is not None and found[0].isdigit():
-                                self.last_id = int(found[0])
-                            yield found[2]
+                        if found is None:
+                            continue
+                        is_first = self.last_id is None
+                        if found[0] is not None and found[0].isdigit():
+                            self.last_id = int(found[0])
+                        if is_first and self._is_old(found[2]):
+                            self.last_id = None
+                            continue
+                        yield found[2]
                 if not self._resume:
                     return
                 cut: TideboxError = StreamInterrupted("the stream of events ended")
@@ -224,6 +235,19 @@ class EventStream(Stream[Any]):
                     raise
             self.close()
             reopen(self._start, cut)
+
+    def _is_old(self, event: Any) -> bool:
+        """Returns whether an event is from before the stream was opened."""
+        time_ = event.get("timestamp") if isinstance(event, dict) else None
+        return self._opened is not None and isinstance(time_, str) and time_ < self._opened
+
+
+def server_time(date: str | None) -> str | None:
+    """Returns the server's time, in whole seconds, as events have it."""
+    try:
+        return parsedate_to_datetime(date).strftime("%Y-%m-%dT%H:%M:%S") if date else None
+    except ValueError:
+        return None
 
 
 def reopen(start: Callable[[], Any], cut: TideboxError) -> None:
