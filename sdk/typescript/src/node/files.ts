@@ -8,7 +8,7 @@ import { type CallOptions, LONG_SECONDS } from "../http.ts";
 import { parse } from "../output.ts";
 import { type SyncPlan, type SyncResult, parts, plan } from "./sync.ts";
 import { pack, unpack } from "./tar.ts";
-import { Extraction, withContent, walk, writeFile } from "./tree.ts";
+import { Extraction, bytesOf, withContent, walk, writeFile } from "./tree.ts";
 import type { ManifestEntry } from "../wire.ts";
 
 /** Options of {@link LocalFiles.sync}. */
@@ -128,12 +128,6 @@ export class LocalFiles extends Files {
       if (failure !== undefined) throw badArgument(`cannot change \`${failure.path}\` in the sandbox: ${failure.message}`);
     }
   }
-}
-
-/** Decodes a percent-encoded path to a byte string. */
-function bytesOf(path: string): string {
-  const utf8 = Buffer.from(path, "utf8").toString("latin1");
-  return utf8.replace(/%([0-9A-Fa-f]{2})/g, (_, hex: string) => String.fromCharCode(parseInt(hex, 16)));
 }
 
 /** Encodes a byte string as a percent-encoded path. */

@@ -2,7 +2,7 @@ import { createHash } from "node:crypto";
 import { createReadStream } from "node:fs";
 import { TideboxError } from "../errors.ts";
 import type { ManifestEntry } from "../wire.ts";
-import { type LocalEntry, localPath, shown } from "./tree.ts";
+import { type LocalEntry, bytesOf, localPath, shown } from "./tree.ts";
 
 /** What a synchronization changed. */
 export interface SyncResult {
@@ -55,7 +55,7 @@ export async function plan(
       result.sent.push(entry);
     } else if (entry.type !== "symlink" && (Number.parseInt(remote.mode ?? "", 8) & 0o777) !== entry.mode) {
       result.attributes.push(entry);
-    } else if (entry.type === "file" && remote.mtime !== entry.mtime) {
+    } else if (entry.type === "file" && !isSameTime(remote.mtime, entry.mtime)) {
       result.attributes.push(entry);
     }
   }
@@ -84,12 +84,25 @@ function replace(result: SyncPlan, entry: LocalEntry, extra: readonly string[], 
 async function isSame(root: string, entry: LocalEntry, remote: ManifestEntry, checksum: boolean): Promise<boolean> {
   if (entry.type !== remote.type) return false;
   if (entry.type === "directory") return true;
-  if (entry.type === "symlink") return Buffer.from(remote.target ?? "").toString("latin1") === entry.target;
+  if (entry.type === "symlink") return bytesOf(remote.target ?? "") === entry.target;
   if (entry.size !== remote.size) return false;
-  if (!checksum) return remote.mtime === entry.mtime;
+  if (!checksum) return isSameTime(remote.mtime, entry.mtime);
   const hash = createHash("sha256");
   for await (const bytes of createReadStream(localPath(root, entry.path))) hash.update(bytes as Buffer);
   return hash.digest("hex") === remote.sha256;
+}
+
+/** Nanoseconds between times that count as equal: a download sets times to a microsecond. */
+const SAME_TIME = 2000n;
+
+function isSameTime(first: string | null | undefined, second: string): boolean {
+  const difference = nanoseconds(first ?? "0") - nanoseconds(second);
+  return difference < SAME_TIME && difference > -SAME_TIME;
+}
+
+function nanoseconds(seconds: string): bigint {
+  const [whole = "0", fraction = ""] = seconds.split(".");
+  return BigInt(whole) * 1_000_000_000n + BigInt(fraction.padEnd(9, "0").slice(0, 9));
 }
 
 /** Splits entries into archives. */

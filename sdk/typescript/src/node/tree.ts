@@ -27,6 +27,12 @@ export function shown(path: string): string {
   return Buffer.from(path, "latin1").toString("utf8");
 }
 
+/** Decodes a percent-encoded path to a byte string. */
+export function bytesOf(path: string): string {
+  const utf8 = Buffer.from(path, "utf8").toString("latin1");
+  return utf8.replace(/%([0-9A-Fa-f]{2})/g, (_, hex: string) => String.fromCharCode(parseInt(hex, 16)));
+}
+
 /** Formats nanoseconds since 1970 as seconds. */
 function secondsText(nanoseconds: bigint): string {
   const billion = 1_000_000_000n;
