@@ -164,14 +164,14 @@ impl Client {
                 headers.insert(HeaderName::from_static(header), value);
             }
         }
-        let mut builder = builder(&base, &options)?.default_headers(headers);
+        let mut builder = builder(&base, &options)?;
         if let Some(socket) = &socket {
             builder = builder.unix_socket(socket.as_str());
         }
         let http = build(builder)?;
         let Options { answer_max, silence_max, .. } = options;
         let socket = socket.map(|path| format!("unix://{path}"));
-        Ok(Client { http, base, socket, headers: HeaderMap::new(), answer_max, silence_max })
+        Ok(Client { http, base, socket, headers, answer_max, silence_max })
     }
 
     /// Returns a client that shares this connection and sends one more header with every request,

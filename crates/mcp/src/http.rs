@@ -93,7 +93,10 @@ impl Listener {
                  auth.api_key_file there, or listen on 127.0.0.1",
             ));
         }
-        let listener = TcpListener::bind(options.address).await?;
+        let address = options.address;
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|error| std::io::Error::other(format!("cannot listen on {address}: {error}")))?;
         Ok(Self { listener, options, gate: Gate { client, is_open, accepted: Arc::default() } })
     }
 

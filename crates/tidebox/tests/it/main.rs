@@ -31,6 +31,7 @@ mod keys;
 mod listen;
 mod load;
 mod log;
+mod mcp;
 mod memory;
 mod metrics;
 mod packages;

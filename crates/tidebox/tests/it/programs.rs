@@ -13,6 +13,22 @@ pub fn installed(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("ci").join(name)
 }
 
+pub fn is_there(path: &Path, name: &str) -> bool {
+    if !path.exists() {
+        fixtures::skip(name, &format!("`{}` is not installed; `.ci/run` installs it", path.display()));
+        return false;
+    }
+    true
+}
+
+/// Returns the command for a program in Python that imports the SDK in this folder.
+pub fn python(packages: &Path, program: &str) -> Command {
+    let mut command = Command::new("/usr/bin/python3");
+    let folder = packages.display().to_string();
+    command.arg("-c").arg(format!("import sys; sys.path.insert(0, {folder:?})\n{program}"));
+    command
+}
+
 /// Copies a folder of this machine into a sandbox.
 pub async fn copy(server: &TestServer, id: &str, folder: &Path, to: &str) {
     let packed = Command::new("tar").arg("--create").arg("--directory").arg(folder).arg(".").output().unwrap();

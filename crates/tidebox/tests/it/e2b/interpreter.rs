@@ -6,9 +6,9 @@ use std::process::Command;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::sdk::{is_there, node, passed, python, run};
+use super::sdk::{node, passed, run};
 use super::{E2b, KEY, Sandbox, answer};
-use crate::programs::installed;
+use crate::programs::{installed, is_there, python};
 use crate::server::{Answer, NATIVE, TestServer, http_client};
 
 const PYTHON: &str = include_str!("interpreter.py");

@@ -7,7 +7,7 @@ use fixtures::image::Image;
 
 use super::{E2b, KEY};
 use crate::docker;
-use crate::programs::installed;
+use crate::programs::{installed, is_there, python};
 use crate::server::NATIVE;
 
 /// Versions of the SDK for Python, below the target folder: the newest, and one that is a year old.
@@ -45,14 +45,6 @@ pub fn passed(e2b: &E2b, name: &str, output: &Output) -> String {
     out.into_owned()
 }
 
-/// Returns the command for a program in Python that imports the SDK in this folder.
-pub fn python(packages: &Path, program: &str) -> Command {
-    let mut command = Command::new("/usr/bin/python3");
-    let folder = packages.display().to_string();
-    command.arg("-c").arg(format!("import sys; sys.path.insert(0, {folder:?})\n{program}"));
-    command
-}
-
 /// Writes a program in JavaScript next to the SDK in this folder, and returns its command.
 pub fn node(packages: &Path, program: &str, here: &Path) -> Command {
     std::os::unix::fs::symlink(packages.join("node_modules"), here.join("node_modules")).unwrap();
@@ -61,14 +53,6 @@ pub fn node(packages: &Path, program: &str, here: &Path) -> Command {
     let mut command = Command::new("node");
     command.arg(script);
     command
-}
-
-pub fn is_there(path: &Path, name: &str) -> bool {
-    if !path.exists() {
-        fixtures::skip(name, &format!("`{}` is not installed; `.ci/run` installs it", path.display()));
-        return false;
-    }
-    true
 }
 
 /// Program in both languages.

@@ -114,8 +114,10 @@ async def main():
         # The first answer may come before the server listens.
         while "Nothing listens" in (shown := text(await call("expose_port", port=8000))):
             await asyncio.sleep(0.1)
-        async with httpx2.AsyncClient(follow_redirects=True) as browser:
-            page = await browser.get(shown.splitlines()[0])
+        url = shown.splitlines()[0]
+        async with httpx2.AsyncClient() as browser:
+            # As a program: a browser would take the token as a cookie.
+            page = await browser.get(url.split("?")[0], headers={"X-Preview-Token": url.split("token=")[1]})
         assert "<h1>Tides</h1>" in page.text, page.text
         code = "import urllib.request; page = urllib.request.urlopen('http://127.0.0.1:8000').read().decode(); len(page)"
         assert text(await call("run_code", code=code)) == "15"
