@@ -8,7 +8,9 @@ import gc
 import os
 import pickle
 import re
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import textwrap
@@ -284,6 +286,63 @@ def test_arguments_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
             "from-argument",
             "from-environment",
         ]
+
+
+def test_a_proxy_of_the_environment_is_used_unless_the_server_is_local(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with CannedServer([RUNNING]) as proxy, CannedServer([RUNNING]) as local:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        Client("http://tidebox.example").health()
+        Client(local.url).health()
+        assert [seen["path"] for seen in proxy.requests] == ["http://tidebox.example/api/v1/health"]
+        assert [seen["path"] for seen in local.requests] == ["/api/v1/health"]
+
+
+def test_a_server_behind_a_unix_socket_is_reached(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve() -> None:
+        for _ in range(2):
+            connection, _ = listener.accept()
+            with connection:
+                read_request(connection)
+                connection.sendall(b'HTTP/1.1 200 OK\r\ncontent-length: 17\r\n\r\n{"version":"9.9"}')
+
+    threading.Thread(target=serve, daemon=True).start()
+    assert Client(f"unix://{path}").version() == "9.9"
+    assert asyncio.run(AsyncClient(f"unix://{path}").version()) == "9.9"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_a_certificate_is_trusted_only_with_its_ca_file(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    extension = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    arguments = [*command.split(), "-addext", extension, "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(arguments, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    def serve(connection: socket.socket) -> None:
+        with contextlib.suppress(ssl.SSLError), context.wrap_socket(connection, server_side=True) as secure:
+            read_request(secure)
+            secure.sendall(b'HTTP/1.1 200 OK\r\ncontent-length: 17\r\n\r\n{"version":"9.9"}')
+
+    server = RawServer(serve)
+    url = server.url.replace("http:", "https:")
+    assert Client(url, ca_file=certificate).version() == "9.9"
+    assert asyncio.run(AsyncClient(url, ca_file=certificate).version()) == "9.9"
+    with pytest.raises(ConnectionFailed, match="certificate"):
+        Client(url, retries=0).version()
+    with pytest.raises(InvalidArgument, match="missing"):
+        Client(url, ca_file=tmp_path / "missing.pem").version()
+    server.close()
 
 
 def test_a_callback_that_raises_closes_the_stream(raw: Callable[..., RawServer]) -> None:

@@ -89,6 +89,12 @@ def test_the_two_sdks_have_the_same_surface() -> None:
                 assert here == there, name
 
 
+def test_every_name_of_the_package_can_be_imported() -> None:
+    assert set(tidebox.__all__) == set(tidebox._WHERE) | {"types"}
+    for name in tidebox.__all__:
+        assert getattr(tidebox, name).__name__.split(".")[-1] == name
+
+
 def generator() -> Any:
     spec = importlib.util.spec_from_file_location("generate", ROOT / "generate.py")
     assert spec is not None and spec.loader is not None
@@ -117,6 +123,51 @@ def test_the_types_are_checked_without_an_error(tool: str) -> None:
     if tool == "pyright":
         command += ["--pythonpath", sys.executable]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+
+
+SAMPLE = """
+import asyncio
+from typing import assert_type
+from tidebox import AsyncSandbox, Exit, Output, Result, Sandbox, types
+
+def program() -> None:
+    with Sandbox.create("host", ttl=60, egress={"mode": "none"}) as sandbox:
+        assert_type(sandbox, Sandbox)
+        assert_type(sandbox.run("x"), Result[str])
+        assert_type(sandbox.run("x", encoding=None), Result[bytes])
+        assert_type(sandbox.files.read("/a"), str)
+        assert_type(sandbox.files.read("/a", "bytes"), bytes)
+        for chunk in sandbox.files.read("/a", "stream"):
+            assert_type(chunk, bytes)
+        for piece in sandbox.stream("x"):
+            if isinstance(piece, Exit):
+                assert_type(piece.exit_code, int)
+        info: types.Sandbox = sandbox.info()
+        assert_type(info["state"], str)
+        for item in Sandbox.list():
+            assert_type(item["id"], str)
+
+async def main() -> None:
+    async with AsyncSandbox.create(ttl=60) as sandbox:
+        assert_type(sandbox, AsyncSandbox)
+        assert_type(await sandbox.run(["x"]), Result[str])
+        assert_type((await sandbox.run_code("x")).text, str | None)
+    other = await AsyncSandbox.connect("sb-1")
+    assert_type(other, AsyncSandbox)
+    async for piece in other.stream("x"):
+        print(piece.stream)
+"""
+
+
+@pytest.mark.parametrize("tool", ["mypy", "pyright"])
+def test_a_program_that_uses_the_sdk_is_typed(tool: str, tmp_path: Path) -> None:
+    pytest.importorskip(tool, reason=f"{tool} is not installed")
+    program = tmp_path / "program.py"
+    program.write_text(SAMPLE)
+    options = ["--strict"] if tool == "mypy" else ["--pythonpath", sys.executable]
+    command = [sys.executable, "-m", tool, *options, str(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
 
 

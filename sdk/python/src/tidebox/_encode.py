@@ -144,14 +144,16 @@ def command_fields(
 
 
 def prepared(
-    commands: Sequence[Mapping[str, Any]] | None, env: Mapping[str, str] | None = None
+    commands: Sequence[str | Mapping[str, Any]] | None, env: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]] | None:
-    """Returns commands of `prepare`, whose `timeout` may be seconds and `cwd` the directory."""
+    """Returns commands of `prepare`: lines, or mappings with `command`, `cwd`, `timeout` and so on."""
     if commands is None:
         return None
     encoded = []
     for entry in commands:
-        fields = dict(entry)
+        fields: dict[str, Any] = {"command": entry} if isinstance(entry, str) else dict(entry)
+        if not isinstance(fields.get("command", ""), str):
+            fields.update(command_fields(fields["command"]))
         if "cwd" in fields:
             fields["workdir"] = fields.pop("cwd")
         if "timeout" in fields:
@@ -166,7 +168,7 @@ def spawn(
     *,
     ttl: float | str | None = None,
     auto_pause: float | str | None = None,
-    prepare: Sequence[Mapping[str, Any]] | None = None,
+    prepare: Sequence[str | Mapping[str, Any]] | None = None,
     env: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class AsyncSandbox:
         egress: wire.EgressPolicy | None = None,
         provider: str | None = None,
         owner_id: str | None = None,
-        prepare: Sequence[Mapping[str, Any]] | None = None,
+        prepare: Sequence[str | Mapping[str, Any]] | None = None,
         auto_pause: float | None = None,
         entrypoint: bool | None = None,
         idempotency_key: str | None = None,

@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from .._decode import EVENTS, FRAMES, LINES, EventDecoder, OutputDecoder, TextDecoder
 from .._errors import ApiError, NotFoundError, StreamInterrupted, TideboxError, api_error
-from .._models import Gap, Output
+from .._models import Exit, Gap, Output
 from . import _io
 from .connection import AsyncBody, AsyncConnection
 
@@ -61,7 +61,7 @@ class AsyncStream(Generic[T]):
         raise NotImplementedError
 
 
-class AsyncCommandStream(AsyncStream[Any]):
+class AsyncCommandStream(AsyncStream[Output[Any] | Exit]):
     """Output of a command: pieces `Output`, and `Exit` at the end. Leaving it kills the command."""
 
     def __init__(
@@ -83,7 +83,7 @@ class AsyncCommandStream(AsyncStream[Any]):
             media=(FRAMES, LINES),
         )
 
-    async def _read(self) -> AsyncIterator[Any]:
+    async def _read(self) -> AsyncIterator[Output[Any] | Exit]:
         assert self._body is not None
         decoder = OutputDecoder(self._body.media_type)
         texts = {name: TextDecoder(self._encoding) for name in ("stdout", "stderr")}
@@ -109,7 +109,7 @@ class AsyncCommandStream(AsyncStream[Any]):
         )
 
 
-class AsyncProcessOutput(AsyncStream[Any]):
+class AsyncProcessOutput(AsyncStream[Output[Any] | Gap | Exit]):
     """Output of a background process: pieces `Output`, `Gap` and `Exit`.
 
     It resumes from its position after a cut. Leaving it leaves the process running. `position` is the
@@ -134,7 +134,7 @@ class AsyncProcessOutput(AsyncStream[Any]):
             media=(FRAMES, LINES),
         )
 
-    async def _read(self) -> AsyncIterator[Any]:
+    async def _read(self) -> AsyncIterator[Output[Any] | Gap | Exit]:
         texts = {name: TextDecoder(self._encoding) for name in ("stdout", "stderr")}
         while True:
             assert self._body is not None
@@ -167,7 +167,7 @@ class AsyncProcessOutput(AsyncStream[Any]):
             await reopen(self._start, cut)
 
 
-class AsyncEventStream(AsyncStream[Any]):
+class AsyncEventStream(AsyncStream[dict[str, Any]]):
     """Server-sent events. `last_id` is the id to continue from later."""
 
     def __init__(
@@ -207,7 +207,7 @@ class AsyncEventStream(AsyncStream[Any]):
                 if self._pending:
                     return
 
-    async def _read(self) -> AsyncIterator[Any]:
+    async def _read(self) -> AsyncIterator[dict[str, Any]]:
         while True:
             assert self._pieces is not None
             try:

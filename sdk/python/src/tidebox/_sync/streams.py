@@ -11,7 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from .._decode import EVENTS, FRAMES, LINES, EventDecoder, OutputDecoder, TextDecoder
 from .._errors import ApiError, NotFoundError, StreamInterrupted, TideboxError, api_error
-from .._models import Gap, Output
+from .._models import Exit, Gap, Output
 from . import _io
 from .connection import Body, Connection
 
@@ -62,7 +62,7 @@ class Stream(Generic[T]):
         raise NotImplementedError
 
 
-class CommandStream(Stream[Any]):
+class CommandStream(Stream[Output[Any] | Exit]):
     """Output of a command: pieces `Output`, and `Exit` at the end. Leaving it kills the command."""
 
     def __init__(
@@ -84,7 +84,7 @@ class CommandStream(Stream[Any]):
             media=(FRAMES, LINES),
         )
 
-    def _read(self) -> Iterator[Any]:
+    def _read(self) -> Iterator[Output[Any] | Exit]:
         assert self._body is not None
         decoder = OutputDecoder(self._body.media_type)
         texts = {name: TextDecoder(self._encoding) for name in ("stdout", "stderr")}
@@ -110,7 +110,7 @@ class CommandStream(Stream[Any]):
         )
 
 
-class ProcessOutput(Stream[Any]):
+class ProcessOutput(Stream[Output[Any] | Gap | Exit]):
     """Output of a background process: pieces `Output`, `Gap` and `Exit`.
 
     It resumes from its position after a cut. Leaving it leaves the process running. `position` is the
@@ -135,7 +135,7 @@ class ProcessOutput(Stream[Any]):
             media=(FRAMES, LINES),
         )
 
-    def _read(self) -> Iterator[Any]:
+    def _read(self) -> Iterator[Output[Any] | Gap | Exit]:
         texts = {name: TextDecoder(self._encoding) for name in ("stdout", "stderr")}
         while True:
             assert self._body is not None
@@ -168,7 +168,7 @@ class ProcessOutput(Stream[Any]):
             reopen(self._start, cut)
 
 
-class EventStream(Stream[Any]):
+class EventStream(Stream[dict[str, Any]]):
     """Server-sent events. `last_id` is the id to continue from later."""
 
     def __init__(
@@ -208,7 +208,7 @@ class EventStream(Stream[Any]):
                 if self._pending:
                     return
 
-    def _read(self) -> Iterator[Any]:
+    def _read(self) -> Iterator[dict[str, Any]]:
         while True:
             assert self._pieces is not None
             try:
