@@ -177,6 +177,7 @@ async function* follow(
   const resume = new Resume(options.signal);
   let last = options.lastEventId;
   for (let answer: Answer | undefined = first; answer !== undefined; ) {
+    resume.opened();
     try {
       for await (const event of serverSentEvents(answer.stream(), answer.url)) {
         resume.works();

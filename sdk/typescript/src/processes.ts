@@ -65,16 +65,25 @@ export function isBroken(error: unknown): boolean {
   );
 }
 
-/** Paces the attempts to resume a stream; gives up after some time without progress. */
+/** Milliseconds after which a connection counts as one that worked. */
+const WORKED_MS = 5000;
+
+/** Paces the attempts to resume a stream; gives up after some time in which no connection works. */
 export class Resume {
   #brokenAt: number | undefined;
+  #openedAt: number | undefined;
   readonly #signal: AbortSignal | undefined;
 
   constructor(signal: AbortSignal | undefined) {
     this.#signal = signal;
   }
 
-  /** Notes that the stream works. */
+  /** Notes that a connection is open. */
+  opened(): void {
+    this.#openedAt = performance.now();
+  }
+
+  /** Notes that something was received. */
   works(): void {
     this.#brokenAt = undefined;
   }
@@ -82,9 +91,13 @@ export class Resume {
   /** Waits before the next attempt; throws `error` if there must be none. */
   async after(error: unknown): Promise<void> {
     const now = performance.now();
+    // A quiet stream works too.
+    if (this.#openedAt !== undefined && now - this.#openedAt > WORKED_MS) this.works();
+    this.#openedAt = undefined;
+    const isFirst = this.#brokenAt === undefined;
     this.#brokenAt ??= now;
     if (!isBroken(error) || now - this.#brokenAt > RESUME_SECONDS * 1000) throw error;
-    await sleep(now === this.#brokenAt ? 0.05 : 0.5, this.#signal);
+    await sleep(isFirst ? 0.05 : 0.5, this.#signal);
   }
 }
 
@@ -139,6 +152,7 @@ export class Process {
     for (;;) {
       try {
         const answer = await this.#open(options, position);
+        resume.opened();
         for await (const piece of readOutput(answer, position)) {
           resume.works();
           yield piece;

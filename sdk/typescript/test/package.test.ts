@@ -113,11 +113,41 @@ export async function main(client: Client, signal?: AbortSignal): Promise<void> 
 }
 `;
 
+/** Names that the examples of the documentation use. */
+const PRELUDE = `
+declare const code: string, id: string, readableStream: ReadableStream<Uint8Array>;
+declare function show(value: string | undefined): void;
+declare function tell(text: string): void;
+declare function retryIn(seconds: number): Promise<void>;
+export {};
+`;
+
+test("the examples of the documentation compile", async () => {
+  const page = await readFile(join(root, "../../docs/use/typescript.md"), "utf8");
+  const blocks = [...page.matchAll(/```ts\n([\s\S]*?)```/g)].map((block) => block[1] as string);
+  ok(blocks.length >= 6);
+  const files = blocks.map((block, at) => {
+    const isBound = /const sandbox|using sandbox/.test(block) || !block.includes("sandbox.");
+    const sandbox = isBound ? "" : 'declare const sandbox: import("tidebox").Sandbox;';
+    return [`example-${at}.ts`, `${block}\n${PRELUDE}${sandbox}`] as const;
+  });
+  for (const [name, text] of files) await writeFile(join(project, name), text);
+  const options = ["--strict", "--noEmit", "--module", "nodenext", "--target", "es2022", "--lib", "es2022,esnext.disposable,dom,dom.asynciterable"];
+  await linkTypes();
+  run(process.execPath, [join(modules, "typescript/bin/tsc"), ...options, ...files.map(([name]) => name)], project);
+});
+
+/** Makes the types of Node.js known to the project. */
+async function linkTypes(): Promise<void> {
+  for (const name of ["@types", "undici-types"]) {
+    await symlink(join(modules, name), join(project, "node_modules", name)).catch(() => undefined);
+  }
+}
+
 test("a strict consumer compiles against the types, with and without exact optional properties", async () => {
   await writeFile(join(project, "consumer.ts"), CONSUMER);
   await writeFile(join(project, "quickstart.ts"), await quickstart());
-  await symlink(join(modules, "@types"), join(project, "node_modules/@types")).catch(() => undefined);
-  await symlink(join(modules, "undici-types"), join(project, "node_modules/undici-types")).catch(() => undefined);
+  await linkTypes();
   const options = ["--strict", "--noEmit", "--module", "nodenext", "--target", "es2022", "--lib", "es2022,esnext.disposable,dom,dom.asynciterable", "--skipLibCheck", "false"];
   const tsc = join(modules, "typescript/bin/tsc");
   run(process.execPath, [tsc, ...options, "consumer.ts", "quickstart.ts"], project);
