@@ -19,6 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from canned import CannedServer
@@ -428,6 +429,27 @@ def test_a_client_works_in_one_event_loop_after_another() -> None:
         assert len(os.listdir("/proc/self/fd")) <= before + 4
 
 
+def test_connections_are_closed_when_their_event_loop_ends() -> None:
+    with CannedServer([RUNNING]) as server:
+        script = textwrap.dedent(
+            f"""
+            import asyncio
+            from tidebox import AsyncClient
+            client = AsyncClient({server.url!r})
+            for _ in range(2):
+                asyncio.run(client.health())
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(client.health())
+            loop.run_until_complete(client.close())
+            loop.close()
+            """
+        )
+        command = [sys.executable, "-X", "dev", "-W", "error", "-c", script]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, done.stderr
+        assert "Warning" not in done.stderr
+
+
 def test_a_child_after_a_fork_opens_its_own_connection() -> None:
     with CannedServer([RUNNING]) as server:
         script = textwrap.dedent(
@@ -574,6 +596,62 @@ def test_events_that_come_while_a_quiet_stream_is_broken_are_not_lost() -> None:
         with client.events() as events:
             assert next(iter(events))["id"] == 2
         assert not server.faults
+
+
+def test_streams_of_nonsense_end_in_a_protocol_error() -> None:
+    random = Random(7)
+    for _ in range(3000):
+        data = bytes(
+            random.choices(b'\0\1\2{}[]":,\n exitpostnsqdaeq0123456789\xff', k=random.randint(1, 60))
+        )
+        for decoder in (
+            OutputDecoder("application/octet-stream"),
+            OutputDecoder("application/x-ndjson"),
+            EventDecoder(),
+        ):
+            with contextlib.suppress(ProtocolError):
+                list(decoder.feed(data))
+    for message in (
+        b"{}",
+        b"[]",
+        b'{"type":"exit"}',
+        b'{"type":"exit","exit_code":"x"}',
+        b'{"type":"position"}',
+    ):
+        frame = b"\0" + len(message).to_bytes(4, "big") + message
+        with contextlib.suppress(ProtocolError):
+            list(OutputDecoder("application/octet-stream").feed(frame))
+
+
+@pytest.mark.parametrize("body", [{}, [], "null", {"sandbox": "sb-1"}])
+def test_an_answer_that_lacks_a_field_is_a_protocol_error(body: object) -> None:
+    with CannedServer([{"status": 201, "body": body}]) as server:
+        client = Client(server.url)
+        for call in (
+            lambda: Sandbox.create(client=client),
+            lambda: client.sandbox("sb-1").processes.start("x"),
+            lambda: client.sandbox("sb-1").is_running(),
+            client.version,
+        ):
+            with pytest.raises(ProtocolError):
+                call()
+
+
+def test_arguments_that_cannot_be_sent_are_refused() -> None:
+    sandbox = Client("http://127.0.0.1:1", retries=0).sandbox("sb-1")
+    for call in (
+        lambda: sandbox.run("\udc80"),
+        lambda: sandbox.run([]),
+        lambda: sandbox.run("x", env={"A": object()}),  # type: ignore[dict-item]
+        lambda: sandbox.files.read("/a\0"),
+        lambda: sandbox.files.glob("*.py"),
+        lambda: sandbox.processes.get(""),
+        lambda: sandbox.processes.get("\udc80"),
+        lambda: Sandbox.create(idempotency_key="é\n", client=sandbox.client),
+        lambda: sandbox.client.sandbox(".."),
+    ):
+        with pytest.raises(InvalidArgument):
+            call()
 
 
 def test_a_line_without_end_is_refused() -> None:

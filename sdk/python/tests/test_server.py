@@ -273,6 +273,15 @@ def test_a_deadline_around_a_run_ends_the_command(server: str) -> None:
     asyncio.run(main())
 
 
+@needs("programs")
+def test_a_path_that_the_system_gave_is_understood(server: str) -> None:
+    with Sandbox.create(ttl=60) as sandbox:
+        path = "/workspace/" + os.fsdecode(b"caf\xe9.txt")
+        sandbox.files.write(path, "x")
+        assert sandbox.files.read(path) == "x"
+        assert sandbox.run("ls | od -An -tx1").stdout.split()[:4] == ["63", "61", "66", "e9"]
+
+
 @needs("programs", "search")
 def test_a_synchronization_keeps_names_links_modes_and_times(server: str, tmp_path: Path) -> None:
     here, back = tmp_path / "here", tmp_path / "back"

@@ -35,7 +35,10 @@ class OutputDecoder:
 
     def feed(self, data: bytes) -> Iterator[Raw]:
         """Yields the pieces that the data completes."""
-        return self._feed(data)
+        try:
+            yield from self._feed(data)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ProtocolError(f"a part of the stream is malformed: {error!r}") from error
 
     def _frames(self, data: bytes) -> Iterator[Raw]:
         unread = self._unread
@@ -83,7 +86,7 @@ class OutputDecoder:
 
     def _lines(self, data: bytes) -> Iterator[Raw]:
         for line in self._split.feed(data):
-            chunk = parse_json(line)
+            chunk = parse_object(line)
             stream, content = chunk.get("stream"), chunk.get("data", "")
             if chunk.get("seq") is not None:
                 self.position = int(chunk["seq"])
@@ -158,6 +161,21 @@ class TextDecoder:
     def decode(self, data: bytes, final: bool = False) -> Any:
         """Returns the text that is complete."""
         return data if self._decoder is None else self._decoder.decode(data, final)
+
+
+def field(record: Any, name: str) -> Any:
+    """Returns a field that every server of this API sends."""
+    if not isinstance(record, dict) or name not in record:
+        raise ProtocolError(f"the answer lacks `{name}`; is another service at the URL?")
+    return record[name]
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """Parses a line that must be an object."""
+    value = parse_json(data)
+    if not isinstance(value, dict):
+        raise ProtocolError("a line of the stream is not a JSON object")
+    return value
 
 
 def parse_json(data: bytes) -> Any:

@@ -17,7 +17,10 @@ _SAFE = "-._~"
 
 def encode(value: str) -> str:
     """Percent-encodes a value."""
-    return quote(value, safe=_SAFE)
+    try:
+        return quote(value, safe=_SAFE)
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{value!r} is not valid Unicode") from None
 
 
 def segment(name: str, value: str) -> str:
@@ -41,19 +44,23 @@ def text(value: object) -> str:
 
 
 def file_path(path: str) -> str:
-    """Checks an absolute path of a sandbox."""
+    """Checks an absolute path of a sandbox, and writes the bytes that `os.fsdecode` kept as the API does."""
     if not isinstance(path, str) or not path.startswith("/"):
         raise InvalidArgument(
             f"the path {path!r} is not absolute; start it with a slash, such as /workspace/a"
         )
     if "\0" in path:
         raise InvalidArgument("a path cannot contain a zero byte")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return path
 
 
 def file_segments(path: str) -> str:
     """Encodes an absolute path of a file for a URL, without its first slash."""
-    file_path(path)
+    path = file_path(path)
     parts = [part for part in path.split("/") if part]
     if path.endswith("/") or not parts:
         raise InvalidArgument(f"the path {path!r} names a directory; end it with the name of a file")

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 import ssl
 import weakref
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+)
 from functools import wraps
 from types import TracebackType
 from typing import IO, Any, Generic, ParamSpec, TypeVar
@@ -28,15 +38,16 @@ HttpClient = httpx2.AsyncClient
 Data = str | bytes | bytearray | IO[bytes] | Iterable[bytes] | AsyncIterable[bytes]
 
 
+_Clients = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[HttpClient, AsyncGenerator[None, None]]]
+
+
 class Pool:
     """HTTP clients of a connection: one for each event loop, none from before a fork."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._pid = os.getpid()
-        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, HttpClient] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._clients: _Clients = weakref.WeakKeyDictionary()
 
     def get(self) -> HttpClient:
         """Returns the client of the running loop."""
@@ -44,18 +55,24 @@ class Pool:
             self._clients = weakref.WeakKeyDictionary()
             self._pid = os.getpid()
         loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None:
+        found = self._clients.get(loop)
+        if found is None:
+            # Sockets of a loop that was closed in another way are closed with their objects.
             for other in [other for other in self._clients if other.is_closed()]:
-                _abandon(self._clients.pop(other))
-            client = self._clients[loop] = make_client(self._config)
-        return client
+                del self._clients[other]
+            client = make_client(self._config)
+            guard = _until_the_loop_ends(client)
+            # Runs to the `yield`, so that the loop knows the generator.
+            with contextlib.suppress(StopIteration):
+                guard.__anext__().__await__().send(None)
+            found = self._clients[loop] = client, guard
+        return found[0]
 
     async def close(self) -> None:
         """Closes the connections of the running loop."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client is not None and self._pid == os.getpid():
-            await client.aclose()
+        found = self._clients.pop(asyncio.get_running_loop(), None)
+        if found is not None and self._pid == os.getpid():
+            await found[1].aclose()
 
 
 def make_client(config: Config) -> HttpClient:
@@ -64,20 +81,12 @@ def make_client(config: Config) -> HttpClient:
     return HttpClient(transport=httpx2.AsyncHTTPTransport(**transport) if transport else None, **client)
 
 
-def _abandon(client: HttpClient) -> None:
-    """Closes the sockets of a client whose loop is closed, and can thus not close them itself."""
-    transports = [client._transport, *client._mounts.values()]
-    for transport in transports:
-        for connection in getattr(getattr(transport, "_pool", None), "connections", ()):
-            inner = getattr(connection, "_connection", None)
-            stream = getattr(inner, "_network_stream", None)
-            raw: Any = getattr(getattr(stream, "_stream", None), "_transport", None)
-            sock = raw.get_extra_info("socket") if raw is not None else None
-            if sock is not None:
-                # The asyncio wrapper has no `close`; its `detach`ed number is closed instead.
-                real = getattr(sock, "_sock", sock)
-                real.close()
-                setattr(raw, "_sock", None)  # noqa: B010
+async def _until_the_loop_ends(client: HttpClient) -> AsyncGenerator[None, None]:
+    """Closes a client when `asyncio.run` ends the async generators of its loop."""
+    try:
+        yield
+    finally:
+        await client.aclose()
 
 
 class Opening(Generic[T]):

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from .._config import Config
+from .._decode import field
 from .._encode import body, query, seconds, segment
 from .connection import AsyncConnection
 from .streams import AsyncEventStream
@@ -77,7 +78,7 @@ class AsyncClient:
 
     async def version(self) -> str:
         """Returns the version of the server."""
-        return (await self.health())["version"]
+        return str(field(await self.health(), "version"))
 
     async def providers(self) -> list[wire.ProviderHealth]:
         """Returns the providers with their last checks."""

@@ -196,7 +196,12 @@ class AsyncConnection:
             ) from error
         except httpx2.TimeoutException as error:
             raise self.late(request.timeout) from error
-        except (httpx2.InvalidURL, httpx2.LocalProtocolError, httpx2.UnsupportedProtocol) as error:
+        except (
+            httpx2.InvalidURL,
+            httpx2.LocalProtocolError,
+            httpx2.UnsupportedProtocol,
+            UnicodeError,
+        ) as error:
             raise InvalidArgument(f"the request cannot be sent: {error}") from error
         except _io.BROKEN as error:
             raise self.broken(error, "before the answer came; it may have been carried out") from error

@@ -6,7 +6,7 @@ from builtins import list as list_
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from .._decode import LINES, LineSplitter, parse_json
+from .._decode import LINES, LineSplitter, parse_object
 from .._encode import body, seconds, segment
 from .._errors import StreamInterrupted
 from .._models import Execution
@@ -80,6 +80,7 @@ class AsyncContexts:
         on_result: Callback | None = None,
         on_error: Callback | None = None,
         check: bool = False,
+        request_timeout: float | None = None,
     ) -> Execution:
         """Runs code in a context."""
         return await self.run_code(
@@ -92,6 +93,7 @@ class AsyncContexts:
             on_result=on_result,
             on_error=on_error,
             check=check,
+            request_timeout=request_timeout,
         )
 
     async def run_code(
@@ -107,6 +109,7 @@ class AsyncContexts:
         on_result: Callback | None = None,
         on_error: Callback | None = None,
         check: bool = False,
+        request_timeout: float | None = None,
     ) -> Execution:
         """Runs code in a context, or in the default one of a language. See `Sandbox.run_code`."""
         path = self._sandbox if context is None else self._path(context)
@@ -118,13 +121,15 @@ class AsyncContexts:
         execution = Execution()
         texts: dict[str, list[str]] = {"stdout": [], "stderr": []}
         sizes = {"stdout": 0, "stderr": 0}
-        stream = await self._connection.open("POST", path + "/run", fields, media=(LINES,))
+        stream = await self._connection.open(
+            "POST", path + "/run", fields, media=(LINES,), timeout=request_timeout
+        )
         try:
             lines = LineSplitter()
             async for data in stream.pieces():
                 for found in lines.feed(data):
-                    line = parse_json(found)
-                    kind = line.get("type")
+                    line = parse_object(found)
+                    kind = str(line.get("type"))
                     value = execution.add(line)
                     if kind in texts and value:
                         sizes[kind] += len(value)

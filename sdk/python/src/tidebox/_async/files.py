@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from urllib.parse import unquote_to_bytes
 
-from .._decode import LINES, LineSplitter, parse_json
+from .._decode import LINES, LineSplitter, parse_object
 from .._encode import body, encode, file_path, file_segments, mode, query, seconds
 from .._errors import NotFoundError, StreamInterrupted
 from .._models import SyncResult
@@ -305,7 +305,7 @@ class AsyncFiles:
             lines = LineSplitter()
             async for data in stream.pieces():
                 for line in lines.feed(data):
-                    entry = parse_json(line)
+                    entry = parse_object(line)
                     if entry.get("type") == "end":
                         complete = True
                     elif entry.get("path"):

@@ -6,6 +6,7 @@ from builtins import list as list_
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from .._decode import field
 from .._encode import command_fields, payload, seconds, segment
 from .._errors import StreamInterrupted
 from .._models import Exit
@@ -72,7 +73,7 @@ class AsyncProcesses:
             if value is not None:
                 fields[key] = value
         made = await self._connection.json("POST", self._sandbox + "/exec", fields)
-        return AsyncProcess(self._connection, self._sandbox, str(made["process_id"]), made.get("name"))
+        return AsyncProcess(self._connection, self._sandbox, str(field(made, "process_id")), made.get("name"))
 
     async def list(self) -> list_[wire.Process]:
         """Returns the processes that run, and those that ended most recently."""
@@ -86,7 +87,7 @@ class AsyncProcesses:
     async def connect(self, process: str | int) -> AsyncProcess:
         """Returns a process that exists, by its number or name."""
         info = await self.get(process)
-        return AsyncProcess(self._connection, self._sandbox, str(info["process_id"]), info.get("name"))
+        return AsyncProcess(self._connection, self._sandbox, str(field(info, "process_id")), info.get("name"))
 
     def handle(self, process: str | int) -> AsyncProcess:
         """Returns a handle of a process, without a request."""
@@ -149,11 +150,11 @@ class AsyncProcess:
     async def wait(self) -> Exit:
         """Waits until the process ends."""
         info: Any = await self.info()
-        if info["state"] == "exited":
+        if field(info, "state") == "exited":
             return Exit.parse(
                 {"exit_code": -1, **{key: value for key, value in info.items() if value is not None}}
             )
-        async with self.output(int(info["last_seq"]), encoding=None) as output:
+        async with self.output(int(field(info, "last_seq")), encoding=None) as output:
             async for piece in output:
                 if isinstance(piece, Exit):
                     return piece

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from .._config import LONG
-from .._decode import LINES, LineSplitter, parse_json
+from .._decode import LINES, LineSplitter, parse_object
 from .._encode import body, query, seconds, segment, spawn
 from .._errors import StreamInterrupted, api_error
 from . import _io
@@ -190,7 +190,7 @@ class AsyncImage:
             lines = LineSplitter()
             async for data in stream.pieces():
                 for found in lines.feed(data):
-                    line = parse_json(found)
+                    line = parse_object(found)
                     if on_progress is not None:
                         await _io.notify(on_progress, line)
                     if line.get("type") == "error":

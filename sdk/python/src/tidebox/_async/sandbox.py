@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
 from .._config import LONG
+from .._decode import field
 from .._encode import body, command_fields, query, seconds, segment, spawn
 from .._errors import InvalidArgument, NotFoundError, TideboxError
 from .._models import Execution, Exit, Result
@@ -171,7 +172,7 @@ class AsyncSandbox:
     async def is_running(self) -> bool:
         """Returns whether the sandbox exists and runs; a paused one does not run."""
         try:
-            return (await self.info())["state"] == "running"
+            return bool(field(await self.info(), "state") == "running")
         except NotFoundError:
             return False
 
@@ -226,7 +227,7 @@ class AsyncSandbox:
         """Makes copies of the sandbox."""
         fields = body(count=count, ttl=seconds("ttl", ttl), metadata=dict(metadata) if metadata else None)
         made = await self._connection.json("POST", self._path + "/fork", fields, timeout=2 * LONG)
-        return [AsyncSandbox(copy["id"], self.client, env=self._env) for copy in made]
+        return [AsyncSandbox(field(copy, "id"), self.client, env=self._env) for copy in made]
 
     async def stats(self) -> wire.SandboxStats:
         """Returns the resources that the sandbox uses."""
@@ -378,6 +379,7 @@ class AsyncSandbox:
         on_result: Callback | None = None,
         on_error: Callback | None = None,
         check: bool = False,
+        request_timeout: float | None = None,
     ) -> Execution:
         """Runs code whose state stays for the next run, as in a notebook.
 
@@ -395,6 +397,7 @@ class AsyncSandbox:
             on_result=on_result,
             on_error=on_error,
             check=check,
+            request_timeout=request_timeout,
         )
 
     async def shell(
@@ -483,4 +486,4 @@ async def spawn_sandbox(
         timeout=timeout or LONG,
         repeat=True,
     )
-    return cls(made["id"], client, env=env)
+    return cls(field(made, "id"), client, env=env)

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from .._config import Config
+from .._decode import field
 from .._encode import body, query, seconds, segment
 from .connection import Connection
 from .streams import EventStream
@@ -78,7 +79,7 @@ class Client:
 
     def version(self) -> str:
         """Returns the version of the server."""
-        return (self.health())["version"]
+        return str(field(self.health(), "version"))
 
     def providers(self) -> list[wire.ProviderHealth]:
         """Returns the providers with their last checks."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from urllib.parse import unquote_to_bytes
 
-from .._decode import LINES, LineSplitter, parse_json
+from .._decode import LINES, LineSplitter, parse_object
 from .._encode import body, encode, file_path, file_segments, mode, query, seconds
 from .._errors import NotFoundError, StreamInterrupted
 from .._models import SyncResult
@@ -306,7 +306,7 @@ class Files:
             lines = LineSplitter()
             for data in stream.pieces():
                 for line in lines.feed(data):
-                    entry = parse_json(line)
+                    entry = parse_object(line)
                     if entry.get("type") == "end":
                         complete = True
                     elif entry.get("path"):

@@ -7,6 +7,7 @@ from builtins import list as list_
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from .._decode import field
 from .._encode import command_fields, payload, seconds, segment
 from .._errors import StreamInterrupted
 from .._models import Exit
@@ -73,7 +74,7 @@ class Processes:
             if value is not None:
                 fields[key] = value
         made = self._connection.json("POST", self._sandbox + "/exec", fields)
-        return Process(self._connection, self._sandbox, str(made["process_id"]), made.get("name"))
+        return Process(self._connection, self._sandbox, str(field(made, "process_id")), made.get("name"))
 
     def list(self) -> list_[wire.Process]:
         """Returns the processes that run, and those that ended most recently."""
@@ -87,7 +88,7 @@ class Processes:
     def connect(self, process: str | int) -> Process:
         """Returns a process that exists, by its number or name."""
         info = self.get(process)
-        return Process(self._connection, self._sandbox, str(info["process_id"]), info.get("name"))
+        return Process(self._connection, self._sandbox, str(field(info, "process_id")), info.get("name"))
 
     def handle(self, process: str | int) -> Process:
         """Returns a handle of a process, without a request."""
@@ -150,11 +151,11 @@ class Process:
     def wait(self) -> Exit:
         """Waits until the process ends."""
         info: Any = self.info()
-        if info["state"] == "exited":
+        if field(info, "state") == "exited":
             return Exit.parse(
                 {"exit_code": -1, **{key: value for key, value in info.items() if value is not None}}
             )
-        with self.output(int(info["last_seq"]), encoding=None) as output:
+        with self.output(int(field(info, "last_seq")), encoding=None) as output:
             for piece in output:
                 if isinstance(piece, Exit):
                     return piece

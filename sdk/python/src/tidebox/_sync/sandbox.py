@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
 from .._config import LONG
+from .._decode import field
 from .._encode import body, command_fields, query, seconds, segment, spawn
 from .._errors import InvalidArgument, NotFoundError, TideboxError
 from .._models import Execution, Exit, Result
@@ -172,7 +173,7 @@ class Sandbox:
     def is_running(self) -> bool:
         """Returns whether the sandbox exists and runs; a paused one does not run."""
         try:
-            return (self.info())["state"] == "running"
+            return bool(field(self.info(), "state") == "running")
         except NotFoundError:
             return False
 
@@ -227,7 +228,7 @@ class Sandbox:
         """Makes copies of the sandbox."""
         fields = body(count=count, ttl=seconds("ttl", ttl), metadata=dict(metadata) if metadata else None)
         made = self._connection.json("POST", self._path + "/fork", fields, timeout=2 * LONG)
-        return [Sandbox(copy["id"], self.client, env=self._env) for copy in made]
+        return [Sandbox(field(copy, "id"), self.client, env=self._env) for copy in made]
 
     def stats(self) -> wire.SandboxStats:
         """Returns the resources that the sandbox uses."""
@@ -379,6 +380,7 @@ class Sandbox:
         on_result: Callback | None = None,
         on_error: Callback | None = None,
         check: bool = False,
+        request_timeout: float | None = None,
     ) -> Execution:
         """Runs code whose state stays for the next run, as in a notebook.
 
@@ -396,6 +398,7 @@ class Sandbox:
             on_result=on_result,
             on_error=on_error,
             check=check,
+            request_timeout=request_timeout,
         )
 
     def shell(
@@ -484,4 +487,4 @@ def spawn_sandbox(
         timeout=timeout or LONG,
         repeat=True,
     )
-    return cls(made["id"], client, env=env)
+    return cls(field(made, "id"), client, env=env)
