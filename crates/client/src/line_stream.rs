@@ -14,9 +14,9 @@ pub(crate) struct LineStream {
     client: Client,
     response: Response,
     lines: Lines,
-    /// What a line is, with its article, for error texts.
+    /// Name of a line, with its article, for error texts.
     line: &'static str,
-    /// What has not happened yet while the stream lasts, for error texts.
+    /// Event that ends the stream, for error texts.
     until: &'static str,
 }
 

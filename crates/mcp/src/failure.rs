@@ -6,7 +6,7 @@ use rmcp::model::ContentBlock;
 
 /// Failure of a tool: what happened, and what to do next.
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     content: Vec<ContentBlock>,
 }
 

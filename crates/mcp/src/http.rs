@@ -9,20 +9,19 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use client::{Client, Filter};
 use parking_lot::Mutex;
-use rmcp::model::Extensions;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::handler::Server;
+use crate::caller::Caller;
+use crate::server::Server;
 
 /// Path of the protocol.
 const PATH: &str = "/mcp";
@@ -64,16 +63,6 @@ struct Gate {
     /// True if the API asks for no key.
     is_open: bool,
     accepted: Arc<Mutex<HashMap<String, Instant>>>,
-}
-
-/// Client that acts with the key of a request.
-#[derive(Debug, Clone)]
-pub(crate) struct Caller(Client);
-
-impl Caller {
-    pub(crate) fn of(extensions: &Extensions) -> Option<Client> {
-        Some(extensions.get::<Parts>()?.extensions.get::<Caller>()?.0.clone())
-    }
 }
 
 impl Listener {

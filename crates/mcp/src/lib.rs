@@ -7,36 +7,18 @@
 //!
 //! Results are text and images, and never structured: clients show a model one of both.
 
+mod access;
 mod arguments;
+mod bounds;
+mod call;
+mod caller;
 mod failure;
-mod handler;
 mod home;
 mod http;
 mod resources;
+mod server;
 mod text;
 mod tools;
 
-use std::time::Duration;
-
-pub use failure::Failure;
-pub use handler::Server;
 pub use http::{Listener, ListenerOptions};
-
-/// Label of the sandboxes that are made here.
-pub const LABEL: &str = "tidebox.mcp";
-
-/// Time after which a call answers, though the work is not done: clients give up after 60 seconds.
-const ANSWER_AFTER: Duration = Duration::from_secs(45);
-
-/// Most base64 characters in an answer: clients take at most 1 MiB in one event, and send what they took to a model with
-/// every later message.
-const BASE64_CHARS_MAX: usize = 900_000;
-
-/// Choices of the person who starts the server.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// Sandbox for calls that name none, over stdio.
-    pub sandbox: api::SpawnRequest,
-    /// True to work in sandboxes that were made elsewhere, too.
-    pub all_sandboxes: bool,
-}
+pub use server::{Options, Server};

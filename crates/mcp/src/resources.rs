@@ -6,9 +6,9 @@ use bytes::BytesMut;
 use percent_encoding::percent_decode_str;
 use rmcp::model::{ReadResourceResult, ResourceContents, ResourceTemplate};
 
-use crate::BASE64_CHARS_MAX;
+use crate::bounds::BASE64_CHARS_MAX;
+use crate::call::Call;
 use crate::failure::{Failure, Result};
-use crate::handler::Call;
 
 const SCHEME: &str = "tidebox://";
 /// Largest file, in bytes.

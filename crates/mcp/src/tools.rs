@@ -1,13 +1,10 @@
-//! The tools: what a model reads of each, and what runs it.
+//! The tools: the description that a model reads of each, and its dispatch.
 
 mod commands;
 mod files;
 mod packages;
 mod sandboxes;
-
-pub(crate) use sandboxes::label;
-
-use std::time::Duration;
+mod units;
 
 use rmcp::model::{ContentBlock, Tool, ToolAnnotations};
 use schemars::JsonSchema;
@@ -17,13 +14,10 @@ use crate::arguments::{
     CreateSandbox, DestroySandbox, EditFile, ExposePort, Install, ListFiles, ListSandboxes, ReadFile, RunCode,
     RunCommand, SearchFiles, Snapshot, WriteFile, parse, schema,
 };
-use crate::failure::{Failure, Result};
-use crate::handler::Call;
+use crate::call::Call;
+use crate::failure::Result;
 
-/// Most seconds that a tool takes as a time.
-const SECONDS_MAX: f64 = 86_400.0;
-
-/// What a tool does to its surroundings.
+/// Effects of a tool on its surroundings.
 #[derive(Debug, Clone, Copy)]
 struct Effects {
     /// True if it changes nothing.
@@ -39,7 +33,7 @@ struct Effects {
 const READS: Effects = Effects { is_read_only: true, is_destructive: false, is_idempotent: true, is_open: false };
 const ADDS: Effects = Effects { is_read_only: false, is_destructive: false, is_idempotent: false, is_open: false };
 const REPLACES: Effects = Effects { is_read_only: false, is_destructive: true, is_idempotent: true, is_open: false };
-/// What runs in a sandbox may do everything there, and reach the hosts that its policy allows.
+/// Programs in a sandbox may do everything there, and reach the hosts that its policy allows.
 const RUNS: Effects = Effects { is_read_only: false, is_destructive: true, is_idempotent: false, is_open: true };
 
 /// Returns the tools. With `has_home`, calls may name no sandbox.
@@ -185,28 +179,6 @@ async fn with<A: serde::de::DeserializeOwned>(
     work(parse(arguments)?).await
 }
 
-/// Returns a result of one text.
-fn text(text: impl Into<String>) -> Vec<ContentBlock> {
-    vec![ContentBlock::text(text)]
-}
-
-/// Returns a time that a caller chose, as the API writes it.
-fn span(seconds: Option<f64>, unless_set: Duration) -> Result<String> {
-    let seconds = match seconds {
-        None => return Ok(format!("{}s", unless_set.as_secs())),
-        Some(seconds) if seconds > 0.0 && seconds <= SECONDS_MAX => seconds,
-        Some(_) => {
-            return Err(Failure::new(format!("`timeout` must be between 0 and {SECONDS_MAX} seconds")));
-        }
-    };
-    Ok(format!("{}ms", (seconds * 1000.0).ceil()))
-}
-
-/// Returns a time that a caller chose in minutes.
-fn minutes(minutes: u32) -> String {
-    format!("{minutes}m")
-}
-
 #[cfg(test)]
 mod test {
     use super::*;
@@ -229,15 +201,6 @@ mod test {
             let annotations = tool.annotations.unwrap();
             assert!(!(annotations.read_only_hint == Some(true) && annotations.is_destructive()), "{}", tool.name);
             assert!(annotations.open_world_hint.is_some(), "{}", tool.name);
-        }
-    }
-
-    #[test]
-    fn times_are_within_bounds() {
-        assert_eq!(span(None, Duration::from_secs(45)).unwrap(), "45s");
-        assert_eq!(span(Some(0.5), Duration::ZERO).unwrap(), "500ms");
-        for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
-            assert!(span(Some(wrong), Duration::ZERO).is_err(), "{wrong}");
         }
     }
 }

@@ -10,12 +10,12 @@ use rmcp::model::ContentBlock;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
-use super::span;
+use super::units::span;
 use crate::arguments::{RunCode, RunCommand};
+use crate::bounds::{ANSWER_AFTER, BASE64_CHARS_MAX};
+use crate::call::{Call, Target};
 use crate::failure::{Failure, Result};
-use crate::handler::{Call, Target};
 use crate::text::{CHARS_MAX, HeadAndTail, Utf8};
-use crate::{ANSWER_AFTER, BASE64_CHARS_MAX};
 
 /// Deadline of a command unless its call sets one.
 const COMMAND_TIME: Duration = Duration::from_secs(600);
@@ -78,7 +78,7 @@ fn language(name: Option<&str>) -> Result<CodeLanguage> {
     })
 }
 
-/// What a run of code has shown.
+/// Output, values and images of a run of code.
 #[derive(Debug, Default)]
 struct Shown {
     output: HeadAndTail,

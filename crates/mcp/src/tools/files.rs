@@ -7,10 +7,10 @@ use bytes::{Bytes, BytesMut};
 use client::FileStream;
 use rmcp::model::ContentBlock;
 
-use crate::BASE64_CHARS_MAX;
 use crate::arguments::{EditFile, ListFiles, ReadFile, SearchFiles, WriteFile};
+use crate::bounds::BASE64_CHARS_MAX;
+use crate::call::{Call, Target};
 use crate::failure::{Failure, Result};
-use crate::handler::{Call, Target};
 use crate::text::{CHARS_MAX, Utf8};
 
 /// Directory of a sandbox for what is worked on.

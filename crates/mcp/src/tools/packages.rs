@@ -7,8 +7,8 @@ use rmcp::model::ContentBlock;
 
 use super::commands;
 use crate::arguments::Install;
+use crate::call::{Call, Target};
 use crate::failure::{Failure, Result};
-use crate::handler::{Call, Target};
 
 const TIME_MAX: Duration = Duration::from_secs(1800);
 /// Most packages of one call.

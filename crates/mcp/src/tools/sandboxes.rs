@@ -4,11 +4,11 @@ use api::{EgressMode, EgressPolicy, PreviewRequest, Sandbox, SnapshotRequest, Sp
 use client::Filter;
 use rmcp::model::ContentBlock;
 
-use super::{minutes, text};
-use crate::LABEL;
+use super::units::{minutes, text};
+use crate::access::{LABEL, label};
 use crate::arguments::{CreateSandbox, DestroySandbox, ExposePort, ListSandboxes, Snapshot};
+use crate::call::Call;
 use crate::failure::{Failure, Result};
-use crate::handler::Call;
 
 /// Most sandboxes in a list.
 const LISTED_MAX: u32 = 100;
@@ -35,18 +35,13 @@ pub(super) async fn create(call: &Call, new: CreateSandbox) -> Result<Vec<Conten
     };
     label(&mut request);
     let sandbox = call.client.spawn(&request).await?;
-    call.remember(&sandbox.id);
+    call.access().remember(&sandbox.id);
     Ok(text(format!("Sandbox {}: {}", sandbox.id, description(&sandbox))))
 }
 
-/// Marks a sandbox as made here.
-pub(crate) fn label(request: &mut SpawnRequest) {
-    request.metadata.get_or_insert_default().0.insert(LABEL.to_owned(), "true".to_owned());
-}
-
 pub(super) async fn list(call: &Call, _: ListSandboxes) -> Result<Vec<ContentBlock>> {
-    let labels = [(LABEL, "true")];
-    let metadata: &[_] = if call.sees_all() { &[] } else { &labels };
+    let labels = [LABEL];
+    let metadata: &[_] = if call.access().is_to_all { &[] } else { &labels };
     let page = call.client.list_page(&Filter { metadata, limit: Some(LISTED_MAX), ..Filter::default() }).await?;
     let lines = page.sandboxes.iter().map(|sandbox| format!("{}: {}", sandbox.id, description(sandbox)));
     let mut lines: Vec<String> = lines.collect();
@@ -62,7 +57,7 @@ fn description(sandbox: &Sandbox) -> String {
 }
 
 pub(super) async fn destroy(call: &Call, DestroySandbox { sandbox }: DestroySandbox) -> Result<Vec<ContentBlock>> {
-    call.check(&sandbox).await?;
+    call.access().check(&call.client, &sandbox).await?;
     call.client.destroy(&sandbox).await?;
     Ok(text(format!("Sandbox {sandbox} is removed.")))
 }

@@ -28,17 +28,19 @@ const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("kernels", &[]),
     ("guest-agent", &["guest-protocol"]),
     ("client", &["api"]),
+    // Tools for models are a client of the API.
+    ("mcp", &["api", "client"]),
     ("images", &["domain", "guest-protocol", "host-disk"]),
     // One provider drives another service: docs/develop/decisions/0005.
     ("providers", &["api", "client", "domain", "erofs", "firecracker", "guest-protocol", "host-disk", "images"]),
     // Tests of providers, and nothing of the product, need it.
-    ("conformance", &["domain", "fixtures", "providers"]),
+    ("conformance", &["domain", "fixtures", "kernels", "providers"]),
     ("store", &["domain"]),
     // A worker speaks to its control plane.
     ("server", &["api", "client", "domain", "host-disk", "images", "kernels", "providers", "store"]),
     // The command line prints answers of the API, measures with the agent, and prepares this host for
     // virtual machines.
-    ("tidebox", &["api", "client", "domain", "firecracker", "guest-protocol", "providers", "server"]),
+    ("tidebox", &["api", "client", "domain", "firecracker", "guest-protocol", "mcp", "providers", "server"]),
 ];
 
 /// Crates that would give the pure rules an effect, or make them part of the wire.
