@@ -19,7 +19,7 @@ export interface ClientOptions {
   userId?: string | undefined;
   /** More headers of each request. */
   headers?: Readonly<Record<string, string>> | undefined;
-  /** Seconds until the answer of a request must be there; 60 by default. */
+  /** Seconds until the answer of a request must be there; by default 60, or 330 for what takes long. */
   timeout?: number | undefined;
   /** Seconds without a byte after which a stream counts as dead; 45 by default. */
   streamTimeout?: number | undefined;
@@ -101,7 +101,7 @@ export class Client {
     this.transport = new Transport({
       url: options.url ?? env.url ?? DEFAULT_URL,
       headers,
-      timeout: options.timeout ?? 60,
+      timeout: options.timeout,
       streamTimeout: options.streamTimeout ?? 45,
       retries: options.retries ?? 2,
       fetch: options.fetch,
@@ -176,7 +176,7 @@ async function* follow(
 ): AsyncGenerator<TideboxEvent, void, undefined> {
   const resume = new Resume(options.signal);
   let last = options.lastEventId;
-  for (let answer: Answer | undefined = first; answer !== undefined; ) {
+  for (let answer: Answer | undefined = first; answer !== undefined;) {
     resume.opened();
     try {
       for await (const event of serverSentEvents(answer.stream(), answer.url)) {
@@ -205,7 +205,7 @@ async function* follow(
 function setHeader(headers: Record<string, string>, name: string, value: string | undefined): void {
   if (value === undefined) return;
   if (!/^[\x20-\x7e]*$/.test(value.trim())) {
-    throw badArgument(`the value of the header \`${name}\` has characters that HTTP does not allow; use printable ASCII`);
+    throw badArgument(`the header \`${name}\` has characters that HTTP does not allow; use printable ASCII`);
   }
   headers[name.toLowerCase()] = value.trim();
 }

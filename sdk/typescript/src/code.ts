@@ -1,7 +1,7 @@
 import { lines } from "./bytes.ts";
 import type { Target } from "./commands.ts";
 import { CodeFailed, StreamInterrupted } from "./errors.ts";
-import { type CallOptions, segment } from "./http.ts";
+import { type CallOptions, LONG_SECONDS, segment } from "./http.ts";
 import type { Camel } from "./names.ts";
 import { parse } from "./output.ts";
 import type * as wire from "./wire.ts";
@@ -162,7 +162,8 @@ export async function runCode(target: Target, code: string, options: CodeOptions
     env: Object.keys(variables).length > 0 ? variables : undefined,
   };
   const answer = await target.transport.open(
-    { method: "POST", path: `${base}/run`, json, options },
+    // The answer begins when the context is free.
+    { method: "POST", path: `${base}/run`, json, options, timeout: LONG_SECONDS },
     "application/x-ndjson",
   );
   const execution = new Execution();

@@ -118,7 +118,8 @@ export class RequestTimeout extends TideboxError {
   override name = "RequestTimeout";
   constructor(seconds: number) {
     const advice = "the request may have been carried out; raise `requestTimeout` if the server is slow";
-    super(`the server did not answer within ${seconds} seconds; ${advice}`, { code: "request_timeout", retryable: true });
+    const message = `the server did not answer within ${seconds} seconds; ${advice}`;
+    super(message, { code: "request_timeout", retryable: true });
   }
 }
 
@@ -198,7 +199,7 @@ export function apiError(message: string, details: ErrorDetails): ApiError {
   const { code, status, retryAfter } = details;
   const advice = ADVICE[code] ?? (retryAfter === undefined ? undefined : `try again in ${retryAfter} seconds`);
   const text = advice === undefined ? message : `${message} (${advice})`;
-  const retryable = retryAfter !== undefined || status === 408 || (status !== undefined && status >= 502 && status <= 504);
+  const retryable = retryAfter !== undefined || [408, 502, 503, 504].includes(status ?? 0);
   const known = Object.hasOwn(API_ERRORS, code) ? API_ERRORS[code] : undefined;
   return new (known ?? ApiError)(text, { ...details, retryable });
 }

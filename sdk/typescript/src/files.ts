@@ -58,7 +58,7 @@ export class Files {
     const request = { path: this.#path(), query: { path: absolute(path) }, options };
     const { format = "text" } = options;
     if (format === "stream") return asStream((await this.target.transport.open(request)).stream()) as FileContent<F>;
-    const bytes = await this.target.transport.send(request, (answer) => answer.bytes());
+    const bytes = await this.target.transport.send(request, (answer) => answer.download());
     return (format === "bytes" ? bytes : toText(bytes)) as FileContent<F>;
   }
 
@@ -95,10 +95,7 @@ export class Files {
 
   /** Makes a directory and its parents; it may exist already. */
   async makeDir(path: string, options?: CallOptions): Promise<void> {
-    const content = new Uint8Array(EMPTY_ARCHIVE_BYTES);
-    const headers = { "content-type": "application/x-tar" };
-    const query = { path: absolute(path) };
-    await this.target.transport.call({ method: "POST", path: this.#path("/archive"), query, content, headers, options });
+    await this.writeArchive(path, new Uint8Array(EMPTY_ARCHIVE_BYTES), options);
   }
 
   /** Moves a file or directory. */
@@ -115,7 +112,7 @@ export class Files {
   /** Removes a file or an empty directory, or with `recursive` a directory and its content. */
   async remove(path: string, options: CallOptions & { recursive?: boolean } = {}): Promise<void> {
     const query = { path: absolute(path), recursive: options.recursive };
-    await this.target.transport.call({ method: "DELETE", path: this.#path(), query, options });
+    await this.target.transport.call({ method: "DELETE", path: this.#path(), query, timeout: LONG_SECONDS, options });
   }
 
   /** Sets the mode, as octal digits such as `755`. */
@@ -164,10 +161,10 @@ export class Files {
   }
 
   /** Unpacks an archive, as tar, into a directory. */
-  protected async writeArchive(path: string, content: Content, options: CallOptions): Promise<void> {
+  protected async writeArchive(path: string, content: Content, options: CallOptions | undefined): Promise<void> {
     const headers = { "content-type": "application/x-tar" };
-    const query = { path: absolute(path) };
-    await this.target.transport.call({ method: "POST", path: this.#path("/archive"), query, content, headers, options });
+    const request = { query: { path: absolute(path) }, content, headers, timeout: LONG_SECONDS, options };
+    await this.target.transport.call({ method: "POST", path: this.#path("/archive"), ...request });
   }
 
   /** Opens the manifest of a directory, in lines. */
@@ -205,13 +202,17 @@ function asStream(source: AsyncGenerator<Uint8Array, void, undefined>): Readable
 }
 
 function absolute(path: string): string {
-  if (!path.startsWith("/")) throw badArgument(`the path \`${path}\` is not absolute; write it like /workspace/${path}`);
+  if (!path.startsWith("/")) {
+    throw badArgument(`the path \`${path}\` is not absolute; write it like /workspace/${path}`);
+  }
   return path;
 }
 
 /** Encodes the path of a file for a URL. */
 function fileSegments(path: string): string {
-  if (absolute(path).endsWith("/")) throw badArgument(`the path \`${path}\` names a directory; end it with a file name`);
+  if (absolute(path).endsWith("/")) {
+    throw badArgument(`the path \`${path}\` names a directory; end it with a file name`);
+  }
   const parts = path.split("/").filter((part) => part !== "");
   if (parts.includes(".") || parts.includes("..")) {
     throw badArgument(`the path \`${path}\` has a \`.\` or \`..\` part, which a URL cannot carry; resolve it first`);

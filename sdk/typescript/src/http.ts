@@ -32,11 +32,15 @@ export interface Request {
   content?: Content | undefined;
   /** True for a POST that may be sent again. */
   repeatable?: boolean;
-  /** Seconds until the answer, if the caller sets none; the client's default if absent. */
+  /** Seconds until the answer, if neither the caller nor the client sets any; 60 if absent. */
   timeout?: number;
+  /** Seconds that the server was asked to wait, in addition. */
+  extra?: number;
   options?: CallOptions | undefined;
 }
 
+/** Seconds until an answer, by default. */
+const ANSWER_SECONDS = 60;
 /** Seconds until an operation that makes or moves a sandbox must be done; a pull may take 5 minutes. */
 export const LONG_SECONDS = 330;
 /** Largest JSON body that the API accepts, in bytes. */
@@ -139,7 +143,7 @@ export class Answer {
   async expectType(...wanted: readonly string[]): Promise<void> {
     const found = this.type;
     if (found !== undefined && wanted.includes(found)) return;
-    const body = await this.#all();
+    const body = await this.bytes();
     throw new ProtocolError(
       this.url,
       `it sent ${found ?? "no content type"} instead of ${wanted[0]}: ${quoted(body)}`,
@@ -149,7 +153,7 @@ export class Answer {
 
   async json(): Promise<unknown> {
     await this.expectType("application/json");
-    const body = await this.#all();
+    const body = await this.bytes();
     try {
       return JSON.parse(toText(body));
     } catch {
@@ -158,18 +162,13 @@ export class Answer {
   }
 
   /** Returns the whole body; the deadline of the request applies. */
-  async #all(): Promise<Uint8Array<ArrayBuffer>> {
-    return joined(await this.#chunks());
-  }
-
-  async #chunks(): Promise<Uint8Array[]> {
-    const chunks: Uint8Array[] = [];
-    for await (const chunk of this.#read(undefined)) chunks.push(chunk);
-    return chunks;
-  }
-
   bytes(): Promise<Uint8Array<ArrayBuffer>> {
-    return this.#all();
+    return collect(this.#read(undefined));
+  }
+
+  /** Returns a body of any size; it may take any time, but not fall silent. */
+  download(): Promise<Uint8Array<ArrayBuffer>> {
+    return collect(this.stream());
   }
 
   /** Streams the body. Leaving the stream early ends the connection, and so the command behind it. */
@@ -233,6 +232,12 @@ export class Subscription<T> {
   }
 }
 
+async function collect(source: AsyncIterable<Uint8Array>): Promise<Uint8Array<ArrayBuffer>> {
+  const parts: Uint8Array[] = [];
+  for await (const part of source) parts.push(part);
+  return joined(parts);
+}
+
 function silent(seconds: number): StreamInterrupted {
   return new StreamInterrupted(`the server sent nothing for ${seconds} seconds`);
 }
@@ -241,7 +246,7 @@ function silent(seconds: number): StreamInterrupted {
 export interface TransportOptions {
   url: string;
   headers: Readonly<Record<string, string>>;
-  timeout: number;
+  timeout: number | undefined;
   streamTimeout: number;
   retries: number;
   fetch: typeof globalThis.fetch | undefined;
@@ -251,7 +256,7 @@ export interface TransportOptions {
 export class Transport {
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
-  readonly timeout: number;
+  readonly timeout: number | undefined;
   readonly streamTimeout: number;
   readonly retries: number;
   readonly #fetch: typeof globalThis.fetch;
@@ -309,7 +314,8 @@ export class Transport {
 
   async #attempt(request: Request, line: Line): Promise<Answer> {
     const headers: Record<string, string> = { ...this.headers, ...request.headers };
-    const seconds = request.options?.requestTimeout ?? request.timeout ?? this.timeout;
+    const asked = request.options?.requestTimeout ?? this.timeout ?? request.timeout ?? ANSWER_SECONDS;
+    const seconds = asked + (request.extra ?? 0);
     const late = (): RequestTimeout => new RequestTimeout(seconds);
     let allowed = seconds;
     const init: RequestInit & { duplex?: "half" } = { method: request.method ?? "GET", headers, redirect: "manual" };
@@ -437,13 +443,16 @@ function checkSize(body: string): void {
   const size = new TextEncoder().encode(body).length;
   if (size <= JSON_BYTES_MAX) return;
   throw new PayloadTooLargeError(
-    `the request has ${size} bytes, more than the ${JSON_BYTES_MAX} that the API accepts; write the data to a file with \`files.write\` first`,
+    `the request has ${size} bytes, more than the ${JSON_BYTES_MAX} that the API accepts; ` +
+      "write the data to a file with `files.write` first",
     { code: "payload_too_large" },
   );
 }
 
 function quoted(body: Uint8Array): string {
-  const text = toText(body.subarray(0, 4 * QUOTED_CHARS_MAX)).replace(/\s+/g, " ").trim();
+  const text = toText(body.subarray(0, 4 * QUOTED_CHARS_MAX))
+    .replace(/\s+/g, " ")
+    .trim();
   return text === "" ? "an empty body" : `\`${text.slice(0, QUOTED_CHARS_MAX)}\``;
 }
 

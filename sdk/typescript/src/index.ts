@@ -40,15 +40,7 @@ export { Result } from "./commands.ts";
 export type { Command, CommandOptions, Encoded, RunOptions, StreamOptions } from "./commands.ts";
 export type { CommandPiece, Encoding, Exit, Gap, Output, ProcessPiece } from "./output.ts";
 export { CodeResult, Execution } from "./code.ts";
-export type {
-  CodeError,
-  CodeOptions,
-  Completions,
-  ContextInfo,
-  ContextOptions,
-  Contexts,
-  Language,
-} from "./code.ts";
+export type { CodeError, CodeOptions, Completions, ContextInfo, ContextOptions, Contexts, Language } from "./code.ts";
 export { Files } from "./files.ts";
 export type {
   FileChange,

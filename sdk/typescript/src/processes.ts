@@ -1,12 +1,5 @@
 import { type Data, toBase64, toBytes } from "./bytes.ts";
-import {
-  type Command,
-  type CommandOptions,
-  type Encoded,
-  type Target,
-  commandBody,
-  stdinFields,
-} from "./commands.ts";
+import { type Command, type CommandOptions, type Encoded, type Target, commandBody, stdinFields } from "./commands.ts";
 import { ApiError, ConnectionFailed, RequestTimeout, StreamInterrupted, TideboxError } from "./errors.ts";
 import { type Answer, type CallOptions, segment, sleep } from "./http.ts";
 import type { Camel } from "./names.ts";

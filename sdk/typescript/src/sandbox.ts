@@ -77,11 +77,7 @@ export function settingsOf(options: object): Record<string, unknown> {
 }
 
 /** Creates a sandbox; a repeat after a lost answer returns the same sandbox. */
-export async function spawn<S>(
-  constructor: Constructor<S>,
-  path: string,
-  options: CreateOptions,
-): Promise<S> {
+export async function spawn<S>(constructor: Constructor<S>, path: string, options: CreateOptions): Promise<S> {
   const client = clientOf(options);
   const info = await client.transport.call<SandboxInfo>({
     method: "POST",
@@ -274,9 +270,8 @@ export class Sandbox {
       const left = Math.max(0, (deadline - performance.now()) / 1000);
       const step = Math.min(left, WAIT_STEP_SECONDS);
       const query = { state, timeout: `${step.toFixed(3)}s` };
-      const timeout = step + this.#transport.timeout;
       try {
-        return await this.#transport.call({ path: `${this.target.path}/wait`, query, timeout, options });
+        return await this.#transport.call({ path: `${this.target.path}/wait`, query, extra: step, options });
       } catch (error) {
         if (!(error instanceof ApiTimeoutError) || performance.now() >= deadline) throw error;
       }

@@ -182,7 +182,15 @@ class Run {
 
   #raised(expected: unknown, error: TideboxError): string | undefined {
     const { code, status, message, retryable, retryAfter, requestId } = error;
-    const actual = { code, status, message, retryable, retry_after: retryAfter, request_id: requestId, class: error.name };
+    const actual = {
+      code,
+      status,
+      message,
+      retryable,
+      retry_after: retryAfter,
+      request_id: requestId,
+      class: error.name,
+    };
     return mismatch(typeof expected === "string" ? { code: expected } : expected, actual, "error");
   }
 }
@@ -196,7 +204,10 @@ function camelArgs(args: Args): Args {
     return camelArgs(value);
   };
   return Object.fromEntries(
-    Object.entries(args).map(([name, value]) => [camel(name), MAPS.has(name) && name !== "data" ? value : convert(value)]),
+    Object.entries(args).map(([name, value]) => [
+      camel(name),
+      MAPS.has(name) && name !== "data" ? value : convert(value),
+    ]),
   );
 }
 

@@ -89,7 +89,11 @@ test("a server that dies in a stream is an error, and its output so far was deli
 });
 
 test("a stream that ends within a frame or a message is an error", async () => {
-  for (const cut of [frame(1, "hello").subarray(0, 7), frame(1, "hello").subarray(0, 3), frame(0, EXIT).subarray(0, 20)]) {
+  for (const cut of [
+    frame(1, "hello").subarray(0, 7),
+    frame(1, "hello").subarray(0, 3),
+    frame(0, EXIT).subarray(0, 20),
+  ]) {
     await using([{ headers: FRAMES, base64: toBase64(cut) }], async (sandbox) => {
       ok((await thrown(sandbox.run("x"))) instanceof StreamInterrupted);
     });
@@ -135,19 +139,26 @@ test("HTML with status 200 is a protocol error with its first words, for calls a
 });
 
 test("a redirect is not followed, so the key stays with its server", async () => {
-  await using([{ status: 302, headers: { location: "http://127.0.0.1:1/login" }, body: "" }], async (_, client, server) => {
-    const error = await thrown(client.health());
-    ok(error instanceof ProtocolError, String(error));
-    equal(server.seen.length, 1);
-  });
+  await using(
+    [{ status: 302, headers: { location: "http://127.0.0.1:1/login" }, body: "" }],
+    async (_, client, server) => {
+      const error = await thrown(client.health());
+      ok(error instanceof ProtocolError, String(error));
+      equal(server.seen.length, 1);
+    },
+  );
 });
 
 test("a stream that is silent is an error, and signs of life are not", async () => {
   const silent = { headers: FRAMES, base64: base64(frame(1, "x")), silent: true };
-  await using([silent], async (sandbox) => {
-    const error = await thrown(sandbox.run("x"));
-    ok(error instanceof StreamInterrupted && error.message.includes("nothing for 0.3 seconds"), String(error));
-  }, { streamTimeout: 0.3 });
+  await using(
+    [silent],
+    async (sandbox) => {
+      const error = await thrown(sandbox.run("x"));
+      ok(error instanceof StreamInterrupted && error.message.includes("nothing for 0.3 seconds"), String(error));
+    },
+    { streamTimeout: 0.3 },
+  );
   const server = createServer((_, response) => {
     response.writeHead(200, FRAMES);
     let round = 0;
@@ -170,40 +181,60 @@ test("a stream that is silent is an error, and signs of life are not", async () 
 
 test("a reader that takes its time is not taken for silence", async () => {
   const answer = { headers: FRAMES, base64: base64(frame(1, "a"), frame(0, EXIT)) };
-  await using([answer], async (sandbox) => {
-    const pieces: string[] = [];
-    for await (const piece of sandbox.stream("x")) {
-      pieces.push(piece.type);
-      if (piece.type === "stdout") await new Promise((resolve) => setTimeout(resolve, 500));
-    }
-    deepEqual(pieces, ["stdout", "exit"]);
-  }, { streamTimeout: 0.2 });
+  await using(
+    [answer],
+    async (sandbox) => {
+      const pieces: string[] = [];
+      for await (const piece of sandbox.stream("x")) {
+        pieces.push(piece.type);
+        if (piece.type === "stdout") await new Promise((resolve) => setTimeout(resolve, 500));
+      }
+      deepEqual(pieces, ["stdout", "exit"]);
+    },
+    { streamTimeout: 0.2 },
+  );
 });
 
 test("no call hangs on a server that accepts and says nothing", async () => {
-  await using([{ no_head: true }], async (sandbox, client) => {
-    const calls = [
-      client.health(), sandbox.info(), sandbox.run("x"), sandbox.runCode("x"), sandbox.destroy(), client.events(),
-      sandbox.files.read("/a"), sandbox.files.write("/a", "x"), sandbox.files.watch("/a"), sandbox.processes.list(),
-      sandbox.stats(), sandbox.forward(80).then(async (forward) => {
-        await forward.close();
-        throw new RequestTimeout(0);
-      }),
-    ];
-    for (const error of await Promise.all(calls.map(thrown))) ok(error instanceof RequestTimeout, String(error));
-    const create = thrown(Sandbox.create({ client, requestTimeout: 0.3 }));
-    ok((await create) instanceof RequestTimeout);
-  }, { timeout: 0.3, retries: 0 });
+  await using(
+    [{ no_head: true }],
+    async (sandbox, client) => {
+      const calls = [
+        client.health(),
+        sandbox.info(),
+        sandbox.run("x"),
+        sandbox.runCode("x"),
+        sandbox.destroy(),
+        client.events(),
+        sandbox.files.read("/a"),
+        sandbox.files.write("/a", "x"),
+        sandbox.files.watch("/a"),
+        sandbox.processes.list(),
+        sandbox.stats(),
+        sandbox.forward(80).then(async (forward) => {
+          await forward.close();
+          throw new RequestTimeout(0);
+        }),
+      ];
+      for (const error of await Promise.all(calls.map(thrown))) ok(error instanceof RequestTimeout, String(error));
+      const create = thrown(Sandbox.create({ client, requestTimeout: 0.3 }));
+      ok((await create) instanceof RequestTimeout);
+    },
+    { timeout: 0.3, retries: 0 },
+  );
 });
 
 test("429 with Retry-After is retried after that time, and without it is not", async () => {
   const limited = { status: 429, body: { code: "resource_limit", message: "too many" } };
-  await using([{ ...limited, headers: { "retry-after": "1" } }, { body: { status: "ok" } }], async (_, client, server) => {
-    const began = performance.now();
-    equal((await client.health()).status, "ok");
-    ok(performance.now() - began >= 990 && performance.now() - began < 3000);
-    equal(server.seen.length, 2);
-  });
+  await using(
+    [{ ...limited, headers: { "retry-after": "1" } }, { body: { status: "ok" } }],
+    async (_, client, server) => {
+      const began = performance.now();
+      equal((await client.health()).status, "ok");
+      ok(performance.now() - began >= 990 && performance.now() - began < 3000);
+      equal(server.seen.length, 2);
+    },
+  );
   await using([limited], async (_, client, server) => {
     const error = await thrown(client.health());
     ok(error instanceof ResourceLimitError && !error.retryable && error.retryAfter === undefined);
@@ -219,8 +250,14 @@ test("429 with Retry-After is retried after that time, and without it is not", a
 test("exec, code and other POST requests are sent once", async () => {
   await using([{ status: 503, body: { code: "unavailable", message: "m" } }], async (sandbox, _, server) => {
     const calls = [
-      () => sandbox.run("x"), () => sandbox.runCode("x"), () => sandbox.processes.start("x"), () => sandbox.fork(),
-      () => sandbox.pause(), () => sandbox.extend(1), () => sandbox.files.move("/a", "/b"), () => sandbox.files.makeDir("/a"),
+      () => sandbox.run("x"),
+      () => sandbox.runCode("x"),
+      () => sandbox.processes.start("x"),
+      () => sandbox.fork(),
+      () => sandbox.pause(),
+      () => sandbox.extend(1),
+      () => sandbox.files.move("/a", "/b"),
+      () => sandbox.files.makeDir("/a"),
     ];
     for (const [at, call] of calls.entries()) {
       ok((await thrown(call())) instanceof ApiError);
@@ -231,7 +268,14 @@ test("exec, code and other POST requests are sent once", async () => {
 
 test("a streamed upload is sent once, and bytes are sent again", async () => {
   await using([{ status: 503, body: { code: "unavailable", message: "m" } }], async (sandbox, _, server) => {
-    await thrown(sandbox.files.write("/a", (async function* () { yield "x"; })()));
+    await thrown(
+      sandbox.files.write(
+        "/a",
+        (async function* () {
+          yield "x";
+        })(),
+      ),
+    );
     equal(server.seen.length, 1);
     await thrown(sandbox.files.write("/a", "x"));
     equal(server.seen.length, 4);
@@ -255,7 +299,10 @@ test("an abort before, during and after the answer throws the reason", async () 
     const reason = new Error("the user left");
     await rejects(sandbox.info({ signal: AbortSignal.abort(reason) }), reason);
     equal(server.seen.length, 0);
-    for (const call of [(signal: AbortSignal) => sandbox.run("x", { signal }), (signal: AbortSignal) => sandbox.files.read("/a", { signal })]) {
+    for (const call of [
+      (signal: AbortSignal) => sandbox.run("x", { signal }),
+      (signal: AbortSignal) => sandbox.files.read("/a", { signal }),
+    ]) {
       const controller = new AbortController();
       const result = call(controller.signal);
       const seen = server.seen.length + 1;
@@ -278,8 +325,12 @@ test("a callback that throws ends the connection and its error comes out unchang
   const code = { headers: { "content-type": "application/x-ndjson" }, body: line, silent: true };
   await using([output, output, code], async (sandbox, _, server) => {
     const mine = new Error("mine");
-    const fail = (): never => { throw mine; };
-    const late = async (): Promise<never> => { throw mine; };
+    const fail = (): never => {
+      throw mine;
+    };
+    const late = async (): Promise<never> => {
+      throw mine;
+    };
     await rejects(sandbox.run("x", { onStdout: fail }), mine);
     await rejects(sandbox.run("x", { onStdout: late }), mine);
     await rejects(sandbox.runCode("x", { onStdout: fail }), mine);
@@ -323,11 +374,20 @@ test("closing a client ends its open calls, and later calls work", async () => {
 test("arguments that cannot be sent are refused before a request", async () => {
   await using([{ body: {} }], async (sandbox, client, server) => {
     const bad = [
-      () => sandbox.run([]), () => sandbox.run("x", { timeout: -1 }), () => sandbox.files.read("a"),
-      () => sandbox.files.write("/a/../b", ""), () => sandbox.files.write("/a/", ""), () => sandbox.files.read("/\ud800"),
-      () => sandbox.processes.get(".."), () => sandbox.files.write("/a", 5 as never), () => sandbox.extend(Number.NaN),
-      async () => new Client({ url: "localhost:7423" }), async () => new Client({ url: "http://a:b@c" }),
-      async () => new Client({ url: "http://a/?b" }), async () => new Client({ apiKey: "a\nb" }), () => sandbox.forward(0),
+      () => sandbox.run([]),
+      () => sandbox.run("x", { timeout: -1 }),
+      () => sandbox.files.read("a"),
+      () => sandbox.files.write("/a/../b", ""),
+      () => sandbox.files.write("/a/", ""),
+      () => sandbox.files.read("/\ud800"),
+      () => sandbox.processes.get(".."),
+      () => sandbox.files.write("/a", 5 as never),
+      () => sandbox.extend(Number.NaN),
+      async () => new Client({ url: "localhost:7423" }),
+      async () => new Client({ url: "http://a:b@c" }),
+      async () => new Client({ url: "http://a/?b" }),
+      async () => new Client({ apiKey: "a\nb" }),
+      () => sandbox.forward(0),
     ];
     for (const call of bad) {
       const error = await thrown((async () => call())());

@@ -79,7 +79,12 @@ async function makeTree(root: string): Promise<void> {
 }
 
 test("an archive is read as it was written, however it is cut", async () => {
-  const members = [member("a"), member("x".repeat(300)), member("d/", { type: "directory", size: 0 }), member("l", { type: "symlink", target: "y".repeat(200) })];
+  const members = [
+    member("a"),
+    member("x".repeat(300)),
+    member("d/", { type: "directory", size: 0 }),
+    member("l", { type: "symlink", target: "y".repeat(200) }),
+  ];
   const whole = await bytesOf(pack(members));
   for (const size of [1, 7, 512, whole.length]) {
     const found: string[] = [];
@@ -90,7 +95,9 @@ test("an archive is read as it was written, however it is cut", async () => {
       found.push(`${type} ${path} ${mtime} ${target} ${path === "a" ? (await bytesOf(content)).toString() : ""}`);
     });
     deepEqual(found, [
-      "file a 1700000000.25  a", `file ${"x".repeat(300)} 1700000000.25  `, "directory d/ 1700000000.25  ",
+      "file a 1700000000.25  a",
+      `file ${"x".repeat(300)} 1700000000.25  `,
+      "directory d/ 1700000000.25  ",
       `symlink l 1700000000.25 ${"y".repeat(200)} `,
     ]);
   }
@@ -120,9 +127,16 @@ test("a hostile archive writes nothing outside of its directory", async () => {
       [member("/evil")],
       [member("a/../../evil")],
       [member("link", { type: "symlink", target: outside }), member("link/evil")],
-      [member("link", { type: "symlink", target: outside }), member("link", { type: "directory" }), member("link/evil")],
+      [
+        member("link", { type: "symlink", target: outside }),
+        member("link", { type: "directory" }),
+        member("link/evil"),
+      ],
       [member("hard", { type: "hardlink", target: "../outside/victim" }), member("hard")],
-      [member("link", { type: "symlink", target: outside }), member("hard", { type: "hardlink", target: "link/victim" })],
+      [
+        member("link", { type: "symlink", target: outside }),
+        member("hard", { type: "hardlink", target: "link/victim" }),
+      ],
       [member("..", { type: "directory", mode: 0o000 })],
     ];
     for (const [at, members] of hostile.entries()) {
@@ -130,8 +144,14 @@ test("a hostile archive writes nothing outside of its directory", async () => {
       await rejects(download(await bytesOf(pack(members)), local), `archive ${at}`);
       deepEqual((await fs.readdir(outside)).sort(), ["victim"]);
       equal(await fs.readFile(join(outside, "victim"), "utf8"), "safe");
-      deepEqual((await fs.readdir(directory)).filter((name) => name === "evil"), []);
-      deepEqual((await fs.readdir(local)).filter((name) => name.startsWith(".tidebox")), []);
+      deepEqual(
+        (await fs.readdir(directory)).filter((name) => name === "evil"),
+        [],
+      );
+      deepEqual(
+        (await fs.readdir(local)).filter((name) => name.startsWith(".tidebox")),
+        [],
+      );
     }
   });
 });
@@ -171,18 +191,22 @@ test("a tree survives an upload and a download", { skip }, async () => {
   });
 });
 
-test("a name that is not UTF-8 survives an upload and a download", { skip: skip || "Deno" in globalThis || "Bun" in globalThis }, async () => {
-  await withSandbox(async (sandbox, directory) => {
-    await fs.mkdir(join(directory, "src"));
-    await fs.writeFile(Buffer.from(`${directory}/src/caf\xe9`, "latin1"), "x");
-    await sandbox.files.upload(join(directory, "src"), "/workspace/dst");
-    equal((await sandbox.files.list("/workspace/dst"))[0]?.name, "caf\\xe9");
-    await sandbox.files.download("/workspace/dst", join(directory, "back"));
-    const [name] = await fs.readdir(join(directory, "back"), { encoding: "buffer" });
-    equal(Buffer.from(name as Uint8Array).toString("latin1"), "caf\xe9");
-    deepEqual(await sandbox.files.sync(join(directory, "src"), "/workspace/dst"), { sent: 0, bytes: 0, removed: 0 });
-  });
-});
+test(
+  "a name that is not UTF-8 survives an upload and a download",
+  { skip: skip || "Deno" in globalThis || "Bun" in globalThis },
+  async () => {
+    await withSandbox(async (sandbox, directory) => {
+      await fs.mkdir(join(directory, "src"));
+      await fs.writeFile(Buffer.from(`${directory}/src/caf\xe9`, "latin1"), "x");
+      await sandbox.files.upload(join(directory, "src"), "/workspace/dst");
+      equal((await sandbox.files.list("/workspace/dst"))[0]?.name, "caf\\xe9");
+      await sandbox.files.download("/workspace/dst", join(directory, "back"));
+      const [name] = await fs.readdir(join(directory, "back"), { encoding: "buffer" });
+      equal(Buffer.from(name as Uint8Array).toString("latin1"), "caf\xe9");
+      deepEqual(await sandbox.files.sync(join(directory, "src"), "/workspace/dst"), { sent: 0, bytes: 0, removed: 0 });
+    });
+  },
+);
 
 test("a file keeps its mode, and set-user-id is dropped", { skip }, async () => {
   await withSandbox(async (sandbox, directory) => {
@@ -262,33 +286,53 @@ function echo(port: number, data: Uint8Array): Promise<Buffer> {
   });
 }
 
-test("a forward carries large data both ways on many connections", { skip: skip || lack.has("ports") || lack.has("python") }, async () => {
-  await withSandbox(async (sandbox) => {
-    await sandbox.processes.start(["python3", "-c", SERVER]);
-    while (!(await sandbox.ports.list()).some(({ port }) => port === 3456)) await new Promise((r) => setTimeout(r, 20));
-    const errors: unknown[] = [];
-    const forward = await sandbox.forward(3456, { onError: (error) => errors.push(error) });
-    const data = Buffer.alloc(8 * 1024 * 1024, "0123456789abcde");
-    ok((await echo(forward.port, data)).equals(data));
-    const small = await Promise.all(Array.from({ length: 20 }, (_, at) => echo(forward.port, Buffer.from(`n${at}`))));
-    deepEqual(small.map(String), Array.from({ length: 20 }, (_, at) => `n${at}`));
-    deepEqual(errors, []);
-    await forward.close();
-    await rejects(echo(forward.port, data));
-  });
-});
+test(
+  "a forward carries large data both ways on many connections",
+  { skip: skip || lack.has("ports") || lack.has("python") },
+  async () => {
+    await withSandbox(async (sandbox) => {
+      await sandbox.processes.start(["python3", "-c", SERVER]);
+      while (!(await sandbox.ports.list()).some(({ port }) => port === 3456))
+        await new Promise((r) => setTimeout(r, 20));
+      const errors: unknown[] = [];
+      const forward = await sandbox.forward(3456, { onError: (error) => errors.push(error) });
+      const data = Buffer.alloc(8 * 1024 * 1024, "0123456789abcde");
+      ok((await echo(forward.port, data)).equals(data));
+      const small = await Promise.all(Array.from({ length: 20 }, (_, at) => echo(forward.port, Buffer.from(`n${at}`))));
+      deepEqual(
+        small.map(String),
+        Array.from({ length: 20 }, (_, at) => `n${at}`),
+      );
+      deepEqual(errors, []);
+      await forward.close();
+      await rejects(echo(forward.port, data));
+    });
+  },
+);
 
-test("a connection to a port that nothing listens on is reset, and says why", { skip: skip || lack.has("ports") }, async () => {
-  await withSandbox(async (sandbox) => {
-    const errors: unknown[] = [];
-    const controller = new AbortController();
-    const forward = await sandbox.forward(3999, { onError: (error) => errors.push(error), signal: controller.signal });
-    await echo(forward.port, Buffer.from("x")).catch(() => undefined);
-    ok(errors[0] instanceof NotFoundError, String(errors[0]));
-    controller.abort();
-    while (await echo(forward.port, Buffer.from("x")).then(() => true, (error) => error.code !== "ECONNREFUSED"));
-  });
-});
+test(
+  "a connection to a port that nothing listens on is reset, and says why",
+  { skip: skip || lack.has("ports") },
+  async () => {
+    await withSandbox(async (sandbox) => {
+      const errors: unknown[] = [];
+      const controller = new AbortController();
+      const forward = await sandbox.forward(3999, {
+        onError: (error) => errors.push(error),
+        signal: controller.signal,
+      });
+      await echo(forward.port, Buffer.from("x")).catch(() => undefined);
+      ok(errors[0] instanceof NotFoundError, String(errors[0]));
+      controller.abort();
+      while (
+        await echo(forward.port, Buffer.from("x")).then(
+          () => true,
+          (error) => error.code !== "ECONNREFUSED",
+        )
+      );
+    });
+  },
+);
 
 test("a terminal is killed at the end of its block", { skip: skip || lack.has("terminal") }, async () => {
   await withSandbox(async (sandbox) => {

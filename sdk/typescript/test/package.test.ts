@@ -13,7 +13,8 @@ import { build, transform } from "esbuild";
 const root = fileURLToPath(new URL("..", import.meta.url));
 const modules = join(root, "node_modules");
 const lack = new Set((process.env.TIDEBOX_CASES_LACK ?? "").split(","));
-const skip = process.env.TIDEBOX_URL === undefined || lack.has("programs") || lack.has("python") || lack.has("contexts");
+const skip =
+  process.env.TIDEBOX_URL === undefined || lack.has("programs") || lack.has("python") || lack.has("contexts");
 const BUNDLE_BYTES_MAX = 15_000;
 let project: string;
 
@@ -31,7 +32,8 @@ before(async () => {
   await mkdir(installed, { recursive: true });
   run(process.execPath, [tsc, "-p", "tsconfig.build.json"], root);
   const manifest = JSON.parse(await readFile(join(root, "package.json"), "utf8")) as { files: string[] };
-  for (const name of [...manifest.files, "package.json"]) await cp(join(root, name), join(installed, name), { recursive: true });
+  for (const name of [...manifest.files, "package.json"])
+    await cp(join(root, name), join(installed, name), { recursive: true });
   await writeFile(join(project, "package.json"), '{"type": "module", "private": true}');
 });
 
@@ -41,7 +43,14 @@ after(async () => {
 
 test("the main entry is below 15 KB compressed and needs no modules", async () => {
   const entry = join(root, "src/index.ts");
-  const options = { bundle: true, minify: true, format: "esm", target: "es2022", platform: "browser", write: false } as const;
+  const options = {
+    bundle: true,
+    minify: true,
+    format: "esm",
+    target: "es2022",
+    platform: "browser",
+    write: false,
+  } as const;
   const { outputFiles } = await build({ ...options, entryPoints: [entry] });
   const size = gzipSync((outputFiles[0] as { contents: Uint8Array }).contents, { level: 9 }).length;
   console.log(`# bundle: ${size} bytes compressed`);
@@ -59,7 +68,10 @@ test("the package declares no dependency and only ships what it needs", async ()
   for (const name of ["install", "postinstall", "preinstall"]) equal(scripts[name], undefined);
   deepEqual(manifest.files, ["dist", "README.md", "LICENSE"]);
   const versions = Object.values(manifest.devDependencies as Record<string, string>);
-  ok(versions.every((version) => /^\d/.test(version)), "development dependencies are pinned");
+  ok(
+    versions.every((version) => /^\d/.test(version)),
+    "development dependencies are pinned",
+  );
   const { VERSION } = await import("../src/index.ts");
   equal(VERSION, manifest.version);
 });
@@ -132,7 +144,16 @@ test("the examples of the documentation compile", async () => {
     return [`example-${at}.ts`, `${block}\n${PRELUDE}${sandbox}`] as const;
   });
   for (const [name, text] of files) await writeFile(join(project, name), text);
-  const options = ["--strict", "--noEmit", "--module", "nodenext", "--target", "es2022", "--lib", "es2022,esnext.disposable,dom,dom.asynciterable"];
+  const options = [
+    "--strict",
+    "--noEmit",
+    "--module",
+    "nodenext",
+    "--target",
+    "es2022",
+    "--lib",
+    "es2022,esnext.disposable,dom,dom.asynciterable",
+  ];
   await linkTypes();
   run(process.execPath, [join(modules, "typescript/bin/tsc"), ...options, ...files.map(([name]) => name)], project);
 });
@@ -148,10 +169,25 @@ test("a strict consumer compiles against the types, with and without exact optio
   await writeFile(join(project, "consumer.ts"), CONSUMER);
   await writeFile(join(project, "quickstart.ts"), await quickstart());
   await linkTypes();
-  const options = ["--strict", "--noEmit", "--module", "nodenext", "--target", "es2022", "--lib", "es2022,esnext.disposable,dom,dom.asynciterable", "--skipLibCheck", "false"];
+  const options = [
+    "--strict",
+    "--noEmit",
+    "--module",
+    "nodenext",
+    "--target",
+    "es2022",
+    "--lib",
+    "es2022,esnext.disposable,dom,dom.asynciterable",
+    "--skipLibCheck",
+    "false",
+  ];
   const tsc = join(modules, "typescript/bin/tsc");
   run(process.execPath, [tsc, ...options, "consumer.ts", "quickstart.ts"], project);
-  run(process.execPath, [tsc, ...options, "--exactOptionalPropertyTypes", "--noUncheckedIndexedAccess", "consumer.ts"], project);
+  run(
+    process.execPath,
+    [tsc, ...options, "--exactOptionalPropertyTypes", "--noUncheckedIndexedAccess", "consumer.ts"],
+    project,
+  );
 });
 
 for (const [runtime, binary, args] of [

@@ -112,7 +112,9 @@ test("an abort in the middle kills the command, and interrupts code", { skip: pr
     if (lack.has("python") || lack.has("contexts")) return;
     const second = new AbortController();
     const code = "import time\nprint('go')\ntime.sleep(42)";
-    await rejects(sandbox.runCode(code, { signal: second.signal, onStdout: () => second.abort() }), { name: "AbortError" });
+    await rejects(sandbox.runCode(code, { signal: second.signal, onStdout: () => second.abort() }), {
+      name: "AbortError",
+    });
     const began = performance.now();
     equal((await sandbox.runCode("1 + 1")).text, "2");
     ok(performance.now() - began < 10_000);
@@ -157,24 +159,29 @@ test("the output of a process has every byte once, also from the middle", { skip
   });
 });
 
-test("a thousand sandboxes are made, found and destroyed by one client", { skip: url === undefined || !lack.has("programs") }, async () => {
-  const client = new Client();
-  const metadata = { thousand: String(Math.random()) };
-  const made: Sandbox[] = [];
-  for (let batch = 0; batch < 20; batch += 1) {
-    made.push(...(await Promise.all(Array.from({ length: 50 }, () => Sandbox.create({ client, metadata })))));
-  }
-  equal(new Set(made.map(({ id }) => id)).size, 1000);
-  let found = 0;
-  for await (const _ of Sandbox.list({ client, metadata, pageSize: 300 })) found += 1;
-  equal(found, 1000);
-  const results = await Promise.all(made.map((sandbox) => sandbox.run("echo hi")));
-  deepEqual([...new Set(results.map(({ stdout }) => stdout))], ["hi\n"]);
-  for (let at = 0; at < made.length; at += 50) await Promise.all(made.slice(at, at + 50).map((sandbox) => sandbox.destroy()));
-  found = 0;
-  for await (const _ of Sandbox.list({ client, metadata })) found += 1;
-  equal(found, 0);
-});
+test(
+  "a thousand sandboxes are made, found and destroyed by one client",
+  { skip: url === undefined || !lack.has("programs") },
+  async () => {
+    const client = new Client();
+    const metadata = { thousand: String(Math.random()) };
+    const made: Sandbox[] = [];
+    for (let batch = 0; batch < 20; batch += 1) {
+      made.push(...(await Promise.all(Array.from({ length: 50 }, () => Sandbox.create({ client, metadata })))));
+    }
+    equal(new Set(made.map(({ id }) => id)).size, 1000);
+    let found = 0;
+    for await (const _ of Sandbox.list({ client, metadata, pageSize: 300 })) found += 1;
+    equal(found, 1000);
+    const results = await Promise.all(made.map((sandbox) => sandbox.run("echo hi")));
+    deepEqual([...new Set(results.map(({ stdout }) => stdout))], ["hi\n"]);
+    for (let at = 0; at < made.length; at += 50)
+      await Promise.all(made.slice(at, at + 50).map((sandbox) => sandbox.destroy()));
+    found = 0;
+    for await (const _ of Sandbox.list({ client, metadata })) found += 1;
+    equal(found, 0);
+  },
+);
 
 test("an archive that is not one is refused on import", { skip: url === undefined || lack.has("images") }, async () => {
   await rejects(Image.import(new Blob(["not an archive"]), { name: "sdk-none:1" }), { code: "bad_request" });

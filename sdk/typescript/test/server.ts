@@ -34,7 +34,10 @@ export interface CannedServer extends AsyncDisposable {
 }
 
 /** Starts a server that gives `answers` in turn, the last one again and again. */
-export async function canned(answers: readonly Canned[], onRequest?: (seen: Seen, answer: Canned) => void): Promise<CannedServer> {
+export async function canned(
+  answers: readonly Canned[],
+  onRequest?: (seen: Seen, answer: Canned) => void,
+): Promise<CannedServer> {
   const seen: Seen[] = [];
   const sockets = new Set<Socket>();
   const used = new Set<Socket>();
@@ -114,7 +117,8 @@ function reply(socket: Socket, answer: Canned): void {
     socket.end(bytes);
     return;
   }
-  if (bytes.length > 0) socket.write(Buffer.concat([Buffer.from(`${bytes.length.toString(16)}\r\n`), bytes, Buffer.from("\r\n")]));
+  if (bytes.length > 0)
+    socket.write(Buffer.concat([Buffer.from(`${bytes.length.toString(16)}\r\n`), bytes, Buffer.from("\r\n")]));
   // The body must arrive before the connection breaks.
   if (answer.cut) setTimeout(() => socket.destroy(), 20);
 }

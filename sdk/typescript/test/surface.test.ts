@@ -22,7 +22,9 @@ const read = async (path: string): Promise<unknown> => {
   return JSON.parse(await readFile(new URL(path, import.meta.url), "utf8"));
 };
 const api = (await read("../../../docs/openapi.json")) as { components: { schemas: Record<string, Schema> } };
-const cases = (await read("../../cases.json")) as { cases: { steps: { call: string; during?: { call: string }[] }[] }[] };
+const cases = (await read("../../cases.json")) as {
+  cases: { steps: { call: string; during?: { call: string }[] }[] }[];
+};
 
 const called = new Set(
   cases.cases.flatMap(({ steps }) => steps.flatMap((step) => [step.call, ...(step.during ?? []).map((s) => s.call)])),
@@ -37,7 +39,8 @@ function methods(object: object, prefix: string): string[] {
   const found: string[] = [];
   for (let at = object; at !== Object.prototype && at !== Function.prototype; at = Object.getPrototypeOf(at)) {
     for (const [name, { value }] of Object.entries(Object.getOwnPropertyDescriptors(at))) {
-      if (typeof value === "function" && name !== "constructor" && !/^class /.test(String(value))) found.push(`${prefix}${snake(name)}`);
+      if (typeof value === "function" && name !== "constructor" && !/^class /.test(String(value)))
+        found.push(`${prefix}${snake(name)}`);
     }
   }
   return found;
@@ -70,13 +73,18 @@ test("every public method of the surface has a case", () => {
   ok(public_.length > 90, `only ${public_.length} methods were found`);
   const missing = public_.filter((name) => !called.has(name) && !(name in WITHOUT_CASE));
   deepEqual(missing, []);
-  deepEqual([...called].filter((name) => !(name in CALLS)), []);
+  deepEqual(
+    [...called].filter((name) => !(name in CALLS)),
+    [],
+  );
 });
 
 test("every code of the API has a class and a case", async () => {
   const documentation = await readFile(new URL("../../../docs/use/api.md", import.meta.url), "utf8");
   const table = documentation.slice(documentation.indexOf("| Status | Code |"), documentation.indexOf("## Sandboxes"));
-  const codes = [...table.matchAll(/^\| \d+ \| (.*?) \|/gm)].flatMap(([, cell]) => [...(cell as string).matchAll(/`(\w+)`/g)].map((m) => m[1]));
+  const codes = [...table.matchAll(/^\| \d+ \| (.*?) \|/gm)].flatMap(([, cell]) =>
+    [...(cell as string).matchAll(/`(\w+)`/g)].map((m) => m[1]),
+  );
   ok(codes.length >= 13);
   deepEqual(Object.keys(API_ERRORS).sort(), codes.sort());
   const text = JSON.stringify(cases);
@@ -138,7 +146,12 @@ test("names, durations and times are converted, and free names are not", () => {
     timeout: "0.250000s",
     workdir: "/",
   });
-  for (const [text, value] of [["0s", 0], ["3.5ms", 0.0035], ["2h0m0s", 7200], ["250us", 0.00025]] as const) {
+  for (const [text, value] of [
+    ["0s", 0],
+    ["3.5ms", 0.0035],
+    ["2h0m0s", 7200],
+    ["250us", 0.00025],
+  ] as const) {
     ok(Math.abs(seconds(text) - value) < 1e-12, text);
   }
   for (const value of [-1, Number.NaN, Infinity]) {

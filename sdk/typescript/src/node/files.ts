@@ -2,9 +2,9 @@ import { createReadStream } from "node:fs";
 import * as fs from "node:fs/promises";
 import * as path from "node:path";
 import { lines } from "../bytes.ts";
-import { NotFoundError, ProtocolError, badArgument } from "../errors.ts";
+import { NotFoundError, ProtocolError, TideboxError, badArgument } from "../errors.ts";
 import { Files } from "../files.ts";
-import { type CallOptions, LONG_SECONDS } from "../http.ts";
+import type { CallOptions } from "../http.ts";
 import { parse } from "../output.ts";
 import { type SyncPlan, type SyncResult, parts, plan } from "./sync.ts";
 import { pack, unpack } from "./tar.ts";
@@ -99,7 +99,7 @@ export class LocalFiles extends Files {
     await this.#amend(remote, changes.replaced.map(encoded), [], options);
     for (const part of parts(changes.sent)) {
       const members = part.map((entry) => withContent(root, entry));
-      await this.writeArchive(remote, pack(members), { requestTimeout: LONG_SECONDS, ...options });
+      await this.writeArchive(remote, pack(members), options);
     }
     const attributes = changes.attributes.map(({ path, mode, mtime }) => {
       return { path: encoded(path), mode: mode.toString(8).padStart(4, "0"), mtime };
@@ -114,7 +114,7 @@ export class LocalFiles extends Files {
     options: CallOptions,
   ): Promise<void> {
     const work = [...removed.map((path) => ({ remove: path })), ...attributes.map((set) => ({ set }))];
-    for (let at = 0; at < work.length; ) {
+    for (let at = 0; at < work.length;) {
       const body = { path, remove: [] as string[], attributes: [] as typeof attributes };
       for (let chars = 0; at < work.length; at += 1) {
         const item = work[at] as (typeof work)[number];
@@ -125,7 +125,10 @@ export class LocalFiles extends Files {
       }
       const { failures } = await this.amend(body, options);
       const [failure] = failures;
-      if (failure !== undefined) throw badArgument(`cannot change \`${failure.path}\` in the sandbox: ${failure.message}`);
+      if (failure !== undefined) {
+        const message = `cannot change \`${failure.path}\` in the sandbox: ${failure.message}`;
+        throw new TideboxError(message, { code: "sync_failed" });
+      }
     }
   }
 }

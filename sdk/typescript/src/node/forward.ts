@@ -44,7 +44,7 @@ export class Forward {
 
 /** Listens on this machine, and connects each client to a port of a sandbox. */
 export async function forward(target: Target, port: number, options: ForwardOptions): Promise<Forward> {
-  if (!Number.isInteger(port) || port < 1 || port > 65535) throw badArgument(`\`${port}\` is not a port; use 1 to 65535`);
+  if (!(port >= 1 && port <= 65535)) throw badArgument(`\`${port}\` is not a port; use 1 to 65535`);
   const { localPort = 0, host = "127.0.0.1", signal, onError } = options;
   signal?.throwIfAborted();
   const connections = new Set<net.Socket>();

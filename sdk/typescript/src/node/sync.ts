@@ -39,7 +39,10 @@ export async function plan(
   options: { delete?: boolean | undefined; checksum?: boolean | undefined },
 ): Promise<SyncPlan> {
   const local = new Set(entries.map((entry) => entry.path));
-  const extra = [...found.keys()].filter((path) => path !== "" && !local.has(path)).sort().reverse();
+  const extra = [...found.keys()]
+    .filter((path) => path !== "" && !local.has(path))
+    .sort()
+    .reverse();
   const result: SyncPlan = {
     replaced: [],
     sent: [],

@@ -111,7 +111,7 @@ class Reader {
 
   /** Yields the next `size` bytes in parts; throws if the stream ends before. */
   async *parts(size: number, url: string): AsyncGenerator<Uint8Array> {
-    for (let left = size; left > 0; ) {
+    for (let left = size; left > 0;) {
       if (this.#rest.length === 0) {
         const { done, value } = await this.#source.next();
         if (done) throw new ProtocolError(url, "an archive is incomplete");
@@ -144,7 +144,7 @@ function textAt(block: Buffer, at: number, length: number): string {
 
 function records(bytes: Buffer): Record<string, string> {
   const found: Record<string, string> = {};
-  for (let at = 0; at < bytes.length; ) {
+  for (let at = 0; at < bytes.length;) {
     const space = bytes.indexOf(0x20, at);
     const length = Number(bytes.toString("latin1", at, space));
     if (space < 0 || !(length > 0)) break;

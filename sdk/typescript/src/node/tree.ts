@@ -85,7 +85,7 @@ export class Extraction {
   #parts(path: string): string[] {
     const parts = path.split("/").filter((part) => part !== "" && part !== ".");
     if (path.startsWith("/") || parts.includes("..") || path.includes("\0")) {
-      throw refused(`the sandbox sent the path \`${shown(path)}\`, which leads outside the directory; nothing was written there`);
+      throw refused(`the sandbox sent the path \`${shown(path)}\`, which leads outside the directory`);
     }
     return parts;
   }
@@ -164,7 +164,7 @@ export async function writeFile(
   const file = await fs.open(local, "wx", 0o600);
   try {
     for await (const bytes of content) {
-      for (let at = 0; at < bytes.length; ) at += (await file.write(bytes, at)).bytesWritten;
+      for (let at = 0; at < bytes.length;) at += (await file.write(bytes, at)).bytesWritten;
     }
     await file.chmod(mode & 0o777);
     await file.utimes(mtime, mtime);

@@ -13,6 +13,7 @@ const BINARY = 2;
 const CLOSE = 8;
 const PING = 9;
 const PONG = 10;
+const CONNECT_SECONDS = 60;
 const MESSAGE_BYTES_MAX = 1024 * 1024;
 
 /** Opens a WebSocket of the API. The global one can neither send headers nor slow its server down. */
@@ -32,7 +33,8 @@ export function openSocket(transport: Transport, path: string): Promise<Socket> 
         "sec-websocket-protocol": "tidebox.v1",
       },
     });
-    const timer = setTimeout(() => request.destroy(new RequestTimeout(transport.timeout)), transport.timeout * 1000);
+    const seconds = transport.timeout ?? CONNECT_SECONDS;
+    const timer = setTimeout(() => request.destroy(new RequestTimeout(seconds)), seconds * 1000);
     request.on("upgrade", (response, stream, head) => {
       clearTimeout(timer);
       if (response.headers["sec-websocket-accept"] !== accept) {
@@ -66,7 +68,8 @@ function refusal(url: string, response: http.IncomingMessage, body: string): Tid
     const { code, message } = JSON.parse(body) as { code: string; message: string };
     return apiError(message, { code, status, requestId });
   } catch {
-    return new ProtocolError(url, `status ${status} instead of a WebSocket: \`${body.slice(0, 120)}\``, status, requestId);
+    const reason = `status ${status} instead of a WebSocket: \`${body.slice(0, 120)}\``;
+    return new ProtocolError(url, reason, status, requestId);
   }
 }
 
