@@ -19,6 +19,7 @@ class CannedServer:
         self.requests: list[dict[str, Any]] = []
         self.faults: list[str] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self.connections = 0
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -39,6 +40,7 @@ class CannedServer:
             except OSError:
                 return
             self._open.append(connection)
+            self.connections += 1
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -73,7 +75,7 @@ class CannedServer:
             return False
         content = self._content(answer)
         sent = {"content-type": "application/json", **answer.get("headers", {})}
-        is_open = answer.get("cut") or answer.get("silent")
+        is_open = answer.get("cut") or answer.get("silent") or answer.get("end")
         sent["transfer-encoding" if is_open else "content-length"] = (
             "chunked" if is_open else str(len(content))
         )
@@ -81,6 +83,9 @@ class CannedServer:
         connection.sendall(f"HTTP/1.1 {answer.get('status', 200)} Canned\r\n{lines}\r\n".encode())
         if is_open:
             connection.sendall(b"%x\r\n%b\r\n" % (len(content), content) if content else b"")
+            if answer.get("end"):
+                connection.sendall(b"0\r\n\r\n")
+                return True
             if answer.get("silent"):
                 file.read(1)
             return False

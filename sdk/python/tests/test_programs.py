@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
 import os
 import pickle
@@ -91,6 +92,8 @@ def test_a_proxy_of_the_environment_is_used_unless_the_server_is_local(
 
 
 def test_a_client_works_in_one_event_loop_after_another() -> None:
+    # Clients of other tests must not be what is warned of.
+    gc.collect()
     with CannedServer([RUNNING]) as server, warnings.catch_warnings():
         warnings.simplefilter("error")
         client = AsyncClient(server.url)
@@ -236,3 +239,25 @@ def test_arguments_that_cannot_be_sent_are_refused() -> None:
     ):
         with pytest.raises(InvalidArgument):
             call()
+
+
+def test_a_connection_is_used_again_after_a_command_and_after_code() -> None:
+    exit = b'{"type":"exit","exit_code":0}'
+    frames = b"\1\0\0\0\2hi\0" + len(exit).to_bytes(4, "big") + exit
+    command = {
+        "headers": {"content-type": "application/octet-stream"},
+        "base64": base64.b64encode(frames).decode(),
+        "end": True,
+    }
+    code = {
+        "headers": {"content-type": "application/x-ndjson"},
+        "body": '{"type":"end","outcome":"ok","duration":"1ms"}\n',
+        "end": True,
+    }
+    with CannedServer([command, code, command, RUNNING]) as server, Client(server.url) as client:
+        sandbox = client.sandbox("sb-canned")
+        assert sandbox.run("x").stdout == "hi"
+        assert sandbox.run_code("x").ok
+        assert [piece.stream for piece in sandbox.stream("x")] == ["stdout", "exit"]
+        assert sandbox.is_running()
+        assert server.connections == 1

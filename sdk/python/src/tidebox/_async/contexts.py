@@ -140,8 +140,9 @@ class AsyncContexts:
                     callback = callbacks.get(kind)
                     if callback is not None and value:
                         await _io.notify(callback, value)
-                if execution.outcome:
-                    break
+        except StreamInterrupted:
+            if not execution.outcome:
+                raise
         finally:
             await stream.close()
         if not execution.outcome:

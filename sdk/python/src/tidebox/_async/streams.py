@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from email.utils import parsedate_to_datetime
@@ -87,7 +88,9 @@ class AsyncCommandStream(AsyncStream[Output[Any] | Exit]):
         assert self._body is not None
         decoder = OutputDecoder(self._body.media_type)
         texts = {name: TextDecoder(self._encoding) for name in ("stdout", "stderr")}
-        async for data in self._body.pieces():
+        end: Exit | None = None
+        pieces = self._body.pieces()
+        async for data in pieces:
             for kind, value in decoder.feed(data):
                 if kind in texts:
                     piece = texts[kind].decode(value)
@@ -98,12 +101,18 @@ class AsyncCommandStream(AsyncStream[Output[Any] | Exit]):
                         rest = text.decode(b"", True)
                         if rest:
                             yield Output(name, rest)  # type: ignore[arg-type]
-                    yield value
-                    return
+                    end = value
                 elif kind == "error":
                     raise _told(value)
                 elif kind == "gap":
                     raise StreamInterrupted(f"{value} bytes of the command's output were lost")
+            if end is not None:
+                yield end
+                # The end of the body follows at once. Without it the connection could not be used again.
+                with contextlib.suppress(StreamInterrupted):
+                    async for _ in pieces:
+                        pass
+                return
         raise StreamInterrupted(
             "the stream of the command ended before the command did; its exit code is unknown"
         )

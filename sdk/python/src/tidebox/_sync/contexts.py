@@ -141,8 +141,9 @@ class Contexts:
                     callback = callbacks.get(kind)
                     if callback is not None and value:
                         _io.notify(callback, value)
-                if execution.outcome:
-                    break
+        except StreamInterrupted:
+            if not execution.outcome:
+                raise
         finally:
             stream.close()
         if not execution.outcome:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
@@ -88,7 +89,9 @@ class CommandStream(Stream[Output[Any] | Exit]):
         assert self._body is not None
         decoder = OutputDecoder(self._body.media_type)
         texts = {name: TextDecoder(self._encoding) for name in ("stdout", "stderr")}
-        for data in self._body.pieces():
+        end: Exit | None = None
+        pieces = self._body.pieces()
+        for data in pieces:
             for kind, value in decoder.feed(data):
                 if kind in texts:
                     piece = texts[kind].decode(value)
@@ -99,12 +102,18 @@ class CommandStream(Stream[Output[Any] | Exit]):
                         rest = text.decode(b"", True)
                         if rest:
                             yield Output(name, rest)  # type: ignore[arg-type]
-                    yield value
-                    return
+                    end = value
                 elif kind == "error":
                     raise _told(value)
                 elif kind == "gap":
                     raise StreamInterrupted(f"{value} bytes of the command's output were lost")
+            if end is not None:
+                yield end
+                # The end of the body follows at once. Without it the connection could not be used again.
+                with contextlib.suppress(StreamInterrupted):
+                    for _ in pieces:
+                        pass
+                return
         raise StreamInterrupted(
             "the stream of the command ended before the command did; its exit code is unknown"
         )
