@@ -176,14 +176,19 @@ async function* follow(
 ): AsyncGenerator<TideboxEvent, void, undefined> {
   const resume = new Resume(options.signal);
   let last = options.lastEventId;
+  // The server's time, in whole seconds; pages of other origins do not see it.
+  const since = Date.parse(first.header("date") ?? "");
   for (let answer: Answer | undefined = first; answer !== undefined;) {
     resume.opened();
     try {
       for await (const event of serverSentEvents(answer.stream(), answer.url)) {
         resume.works();
         if (event.data === undefined) continue;
+        const item = fromWire(parse(event.data, answer.url)) as TideboxEvent;
+        // After a cut before the first event, the server sends all that it keeps.
+        if (last === undefined && item.timestamp?.getTime() < since) continue;
         last = event.id === undefined ? last : Number(event.id);
-        yield fromWire(parse(event.data, answer.url)) as TideboxEvent;
+        yield item;
       }
       if (options.follow === false || closed.aborted) return;
       // A server that stops ends its streams; the next attempt says whether it is back.
@@ -193,7 +198,7 @@ async function* follow(
     }
     for (;;) {
       try {
-        answer = await next(last);
+        answer = await next(last ?? (Number.isNaN(since) ? undefined : 0));
         break;
       } catch (error) {
         await resume.after(error);
