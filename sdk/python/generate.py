@@ -74,6 +74,12 @@ def wire() -> str:
     text = re.sub(
         r"^from typing import (.*)$", r"from typing import \1, TypedDict", text, count=1, flags=re.M
     )
+    # Answers have numbers of seconds.
+    sys.path.insert(0, str(PACKAGE.parent))
+    from tidebox._encode import DURATIONS
+
+    names = "|".join(sorted(DURATIONS))
+    text = re.sub(rf"^(    (?:{names}): .*)\b(?:str|Span|Duration)\b", r"\1float", text, flags=re.M)
     header = '"""Types of the API. Generated from docs/openapi.json by generate.py. Do not edit."""\n\n'
     return header + re.sub(r"\A(#.*\n|\s)*", "", text)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from case_runner import CASES
 
 import tidebox
-from tidebox import _errors
+from tidebox import _encode, _errors
 
 ROOT = Path(__file__).parents[1]
 PARTS = {
@@ -114,6 +115,44 @@ def test_the_types_are_what_the_description_of_the_api_generates() -> None:
     if not made.OPENAPI.exists():
         pytest.skip("docs/openapi.json is not there")
     assert (made.PACKAGE / "_wire.py").read_text() == made.wire(), "_wire.py differs: run generate.py"
+
+
+def test_every_duration_of_the_api_is_known() -> None:
+    made = generator()
+    if not made.OPENAPI.exists():
+        pytest.skip("docs/openapi.json is not there")
+    schemas = json.loads(made.OPENAPI.read_text())["components"]["schemas"]
+    for owner, schema in schemas.items():
+        for name, field in schema.get("properties", {}).items():
+            text = json.dumps(field)
+            is_text = '"string"' in text or "/Span" in text or "/Duration" in text
+            if is_text and re.search(r"(^|_)(ttl|timeout|duration|uptime|interval|linger|pause)$", name):
+                assert name in _encode.DURATIONS, f"{owner}.{name}"
+            if name in _encode.DURATIONS:
+                assert is_text, f"{owner}.{name}"
+
+
+def test_durations_of_answers_are_seconds_and_the_names_of_users_stay() -> None:
+    answer = {
+        "ttl": "1h30m",
+        "auto_pause": None,
+        "metadata": {"ttl": "1h"},
+        "prepare": [{"timeout": "1m30s", "env": {"timeout": "5m"}}],
+        "uptime": "2m0.5s",
+        "max_ttl": "0",
+        "duration": "3.1ms",
+    }
+    assert _encode.with_seconds([answer]) == [
+        {
+            "ttl": 5400,
+            "auto_pause": None,
+            "metadata": {"ttl": "1h"},
+            "prepare": [{"timeout": 90, "env": {"timeout": "5m"}}],
+            "uptime": 120.5,
+            "max_ttl": 0,
+            "duration": pytest.approx(0.0031),
+        }
+    ]
 
 
 @pytest.mark.parametrize("tool", ["mypy", "pyright"])

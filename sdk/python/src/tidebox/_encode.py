@@ -98,6 +98,32 @@ def parse_seconds(value: object) -> float:
     return float(sum(float(number) * _UNITS[unit] for number, unit in found))
 
 
+# Fields of the API that are durations: text such as `1h30m` there, numbers of seconds here.
+DURATIONS = frozenset(
+    "auto_pause bucket_ttl cleanup_interval default_exec_timeout duration linger max_exec_timeout max_ttl "
+    "spawn_queue_timeout spawn_queue_wait_avg spawn_queue_wait_max spawn_queue_wait_total timeout ttl "
+    "uptime".split()
+)
+# Fields of the API whose names are chosen by users or by the server, and whose values stay as they are.
+_MAPS = frozenset(
+    "by_holder by_provider by_state by_worker data env env_secret labels metadata remediation".split()
+)
+
+
+def with_seconds(value: Any) -> Any:
+    """Returns an answer with its durations as numbers of seconds."""
+    if isinstance(value, list):
+        return [with_seconds(item) for item in value]
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if isinstance(item, str):
+                if name in DURATIONS:
+                    value[name] = parse_seconds(item)
+            elif isinstance(item, (list, dict)) and name not in _MAPS:
+                value[name] = with_seconds(item)
+    return value
+
+
 def mode(value: int | str | None) -> str | None:
     """Returns permission bits in octal. A number is taken as it is, such as `0o644`."""
     return f"{value:o}" if isinstance(value, int) else value

@@ -25,7 +25,7 @@ class AdmissionDecision(TypedDict):
     allowed: bool
     max_owner_sandboxes: int
     max_sandboxes: int
-    max_ttl: str
+    max_ttl: float
     queueable: bool
     reason: NotRequired[str | None]
 
@@ -160,7 +160,7 @@ ExecMode: TypeAlias = Literal["shell", "argv"]
 
 
 class ExecResult(TypedDict):
-    duration: str
+    duration: float
     exit_code: int
     oom_killed: NotRequired[bool]
     pids_exhausted: NotRequired[bool]
@@ -194,7 +194,7 @@ FilePath: TypeAlias = str
 
 class Health(TypedDict):
     status: str
-    uptime: str
+    uptime: float
     version: str
 
 
@@ -350,10 +350,10 @@ class OwnerKey(TypedDict):
 class OwnerQuota(TypedDict):
     created_at: str
     max_disk_mb: NotRequired[int]
-    max_exec_timeout: str
+    max_exec_timeout: float
     max_memory_mb: NotRequired[int]
     max_sandboxes: int
-    max_ttl: str
+    max_ttl: float
     max_vcpus: NotRequired[int]
     owner_id: str
     updated_at: str
@@ -362,10 +362,10 @@ class OwnerQuota(TypedDict):
 class OwnerUsage(TypedDict):
     active_sandboxes: int
     max_disk_mb: NotRequired[int]
-    max_exec_timeout: str
+    max_exec_timeout: float
     max_memory_mb: NotRequired[int]
     max_sandboxes: int
-    max_ttl: str
+    max_ttl: float
     max_vcpus: NotRequired[int]
     owner_id: str
     quota_configured: bool
@@ -415,7 +415,7 @@ class ProcessFigures(TypedDict):
     goroutines: int
     log_lines_dropped: int
     memory: MemoryFigures
-    uptime: str
+    uptime: float
 
 
 class ProcessResize(TypedDict):
@@ -509,10 +509,10 @@ class PullRequest(TypedDict):
 
 class QuotaRequest(TypedDict):
     max_disk_mb: NotRequired[int | None]
-    max_exec_timeout: NotRequired[Duration | None]
+    max_exec_timeout: NotRequired[float | None]
     max_memory_mb: NotRequired[int | None]
     max_sandboxes: NotRequired[int | None]
-    max_ttl: NotRequired[Duration | None]
+    max_ttl: NotRequired[float | None]
     max_vcpus: NotRequired[int | None]
 
 
@@ -526,9 +526,9 @@ class QuotaSummary(TypedDict):
 class RateLimitFigures(TypedDict):
     active_buckets: int
     allowed_total: int
-    bucket_ttl: str
+    bucket_ttl: float
     burst: int
-    cleanup_interval: str
+    cleanup_interval: float
     enabled: bool
     evicted_total: int
     key_by: str
@@ -541,7 +541,7 @@ class Readiness(TypedDict):
     ready_providers: int
     status: str
     total_providers: int
-    uptime: str
+    uptime: float
     version: str
 
 
@@ -555,7 +555,7 @@ RelativePath: TypeAlias = str
 
 
 class RenewRequest(TypedDict):
-    ttl: str
+    ttl: float
 
 
 class Renewed(TypedDict):
@@ -568,17 +568,17 @@ class ReplacedFile(TypedDict):
 
 
 class ReportedLimits(TypedDict):
-    default_exec_timeout: str
+    default_exec_timeout: float
     max_disk_mb: NotRequired[int]
-    max_exec_timeout: str
+    max_exec_timeout: float
     max_memory_mb: NotRequired[int]
     max_sandboxes: int
     max_sandboxes_per_owner: int
     max_spawn_queue: int
-    max_ttl: str
+    max_ttl: float
     max_vcpus: NotRequired[int]
     spawn_overflow: str
-    spawn_queue_timeout: str
+    spawn_queue_timeout: float
 
 
 class RequestMemoryFigures(TypedDict):
@@ -649,14 +649,14 @@ class SchedulerFigures(TypedDict):
     spawn_dequeued_total: int
     spawn_overflow: str
     spawn_queue_depth: int
-    spawn_queue_timeout: str
+    spawn_queue_timeout: float
     spawn_queue_timeouts: int
-    spawn_queue_wait_avg: str
+    spawn_queue_wait_avg: float
     spawn_queue_wait_avg_ms: int
     spawn_queue_wait_count: int
-    spawn_queue_wait_max: str
+    spawn_queue_wait_max: float
     spawn_queue_wait_max_ms: int
-    spawn_queue_wait_total: str
+    spawn_queue_wait_total: float
     spawn_queue_wait_total_ms: int
     spawn_queued_total: int
     worker_id: str
@@ -936,7 +936,7 @@ class ExecRequest(TypedDict):
     env: NotRequired[Environment]
     env_secret: NotRequired[SecretVariables]
     exit_event: NotRequired[bool]
-    linger: NotRequired[Span | None]
+    linger: NotRequired[float | None]
     mode: NotRequired[ExecMode]
     name: NotRequired[str | None]
     note: NotRequired[str | None]
@@ -947,14 +947,14 @@ class ExecRequest(TypedDict):
     stdin_encoding: NotRequired[TextEncoding]
     stdin_open: NotRequired[bool]
     stream: NotRequired[bool]
-    timeout: NotRequired[Span | None]
+    timeout: NotRequired[float | None]
     tty: NotRequired[bool]
     user: NotRequired[str | None]
     workdir: NotRequired[FilePath | None]
 
 
 class ExtendRequest(TypedDict):
-    ttl: Span
+    ttl: float
 
 
 class FileAttributes(TypedDict):
@@ -966,7 +966,7 @@ class FileAttributes(TypedDict):
 class ForkRequest(TypedDict):
     count: NotRequired[int | None]
     metadata: NotRequired[Labels | None]
-    ttl: NotRequired[Span | None]
+    ttl: NotRequired[float | None]
 
 
 class ImageDetail(Image):
@@ -984,7 +984,7 @@ class OwnerKeyRequest(TypedDict):
     name: NotRequired[str | None]
     owner_id: OwnerId
     scopes: NotRequired[list[KeyScope] | None]
-    ttl: NotRequired[Span | None]
+    ttl: NotRequired[float | None]
 
 
 class PrepareCommand(TypedDict):
@@ -996,7 +996,7 @@ class PrepareCommand(TypedDict):
     mode: NotRequired[ExecMode]
     name: NotRequired[str | None]
     stdin_open: NotRequired[bool]
-    timeout: NotRequired[Span | None]
+    timeout: NotRequired[float | None]
     user: NotRequired[str | None]
     workdir: NotRequired[FilePath | None]
 
@@ -1004,13 +1004,13 @@ class PrepareCommand(TypedDict):
 class PreviewRequest(TypedDict):
     port: int
     public: NotRequired[bool]
-    ttl: NotRequired[Span | None]
+    ttl: NotRequired[float | None]
 
 
 class Process(TypedDict):
     cols: NotRequired[int | None]
     command: str
-    duration: NotRequired[str | None]
+    duration: NotRequired[float | None]
     exit_code: NotRequired[int | None]
     first_seq: int
     last_seq: int
@@ -1074,7 +1074,7 @@ class ReplaceRequest(TypedDict):
     path: NotRequired[FilePath | None]
     pattern: str
     replacement: str
-    timeout: NotRequired[Span | None]
+    timeout: NotRequired[float | None]
     whole_words: NotRequired[bool]
 
 
@@ -1088,7 +1088,7 @@ class ReplaceResult(TypedDict):
 
 
 class RunLine8(TypedDict):
-    duration: str
+    duration: float
     outcome: RunOutcome
     restarted: NotRequired[bool]
     type: Literal["end"]
@@ -1101,11 +1101,11 @@ class RunRequest(TypedDict):
     code: str
     env: NotRequired[Environment]
     language: NotRequired[CodeLanguage | None]
-    timeout: NotRequired[Span | None]
+    timeout: NotRequired[float | None]
 
 
 class Sandbox(TypedDict):
-    auto_pause: NotRequired[str | None]
+    auto_pause: NotRequired[float | None]
     created_at: str
     disk_mb: NotRequired[int | None]
     error: NotRequired[str | None]
@@ -1148,7 +1148,7 @@ class SearchRequest(TypedDict):
     max_matches: NotRequired[int | None]
     path: NotRequired[FilePath | None]
     pattern: str
-    timeout: NotRequired[Span | None]
+    timeout: NotRequired[float | None]
     whole_words: NotRequired[bool]
 
 
@@ -1173,7 +1173,7 @@ class SocketStart(TypedDict):
     env_secret: NotRequired[SecretVariables]
     mode: NotRequired[ExecMode]
     rows: NotRequired[int | None]
-    timeout: NotRequired[Span | None]
+    timeout: NotRequired[float | None]
     tty: NotRequired[bool]
     type: SocketKind
     user: NotRequired[str | None]
@@ -1181,7 +1181,7 @@ class SocketStart(TypedDict):
 
 
 class SpawnRequest(TypedDict):
-    auto_pause: NotRequired[Span | None]
+    auto_pause: NotRequired[float | None]
     disk_mb: NotRequired[int | None]
     egress: NotRequired[EgressPolicy | None]
     entrypoint: NotRequired[bool | None]
@@ -1194,12 +1194,12 @@ class SpawnRequest(TypedDict):
     provider: NotRequired[str | None]
     snapshot: NotRequired[str | None]
     template: NotRequired[str | None]
-    ttl: NotRequired[Span | None]
+    ttl: NotRequired[float | None]
     vcpus: NotRequired[int | None]
 
 
 class Template(TypedDict):
-    auto_pause: NotRequired[str | None]
+    auto_pause: NotRequired[float | None]
     created_at: str
     disk_mb: NotRequired[int | None]
     egress: NotRequired[EgressPolicy | None]
@@ -1213,13 +1213,13 @@ class Template(TypedDict):
     prepare: NotRequired[list[PrepareCommand] | None]
     provider: NotRequired[str | None]
     snapshot: NotRequired[str | None]
-    ttl: NotRequired[str | None]
+    ttl: NotRequired[float | None]
     updated_at: str
     vcpus: NotRequired[int | None]
 
 
 class TemplateBody(TypedDict):
-    auto_pause: NotRequired[Span | None]
+    auto_pause: NotRequired[float | None]
     disk_mb: NotRequired[int | None]
     egress: NotRequired[EgressPolicy | None]
     entrypoint: NotRequired[bool | None]
@@ -1229,12 +1229,12 @@ class TemplateBody(TypedDict):
     pids: NotRequired[int | None]
     prepare: NotRequired[list[PrepareCommand] | None]
     provider: NotRequired[str | None]
-    ttl: NotRequired[Span | None]
+    ttl: NotRequired[float | None]
     vcpus: NotRequired[int | None]
 
 
 class TemplateRequest(TypedDict):
-    auto_pause: NotRequired[Span | None]
+    auto_pause: NotRequired[float | None]
     disk_mb: NotRequired[int | None]
     egress: NotRequired[EgressPolicy | None]
     entrypoint: NotRequired[bool | None]
@@ -1245,12 +1245,12 @@ class TemplateRequest(TypedDict):
     pids: NotRequired[int | None]
     prepare: NotRequired[list[PrepareCommand] | None]
     provider: NotRequired[str | None]
-    ttl: NotRequired[Span | None]
+    ttl: NotRequired[float | None]
     vcpus: NotRequired[int | None]
 
 
 class TemplateSpawnRequest(TypedDict):
-    auto_pause: NotRequired[Span | None]
+    auto_pause: NotRequired[float | None]
     disk_mb: NotRequired[int | None]
     egress: NotRequired[EgressPolicy | None]
     entrypoint: NotRequired[bool | None]
@@ -1261,7 +1261,7 @@ class TemplateSpawnRequest(TypedDict):
     pids: NotRequired[int | None]
     prepare: NotRequired[list[PrepareCommand] | None]
     provider: NotRequired[str | None]
-    ttl: NotRequired[Span | None]
+    ttl: NotRequired[float | None]
     vcpus: NotRequired[int | None]
 
 
@@ -1327,5 +1327,5 @@ class Metrics(TypedDict):
     rate_limit: RateLimitFigures
     sandboxes: NotRequired[SandboxFigures | None]
     scheduler: SchedulerFigures
-    uptime: str
+    uptime: float
     workers: NotRequired[WorkerFigures | None]

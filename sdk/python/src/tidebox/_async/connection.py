@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 
 from .._config import CONNECT_MAX, RETRY_AFTER_MAX, Config
+from .._encode import with_seconds
 from .._errors import (
     ConnectionFailed,
     InvalidArgument,
@@ -75,7 +76,9 @@ class AsyncConnection:
             data = await self._read(response, deadline)
             if text:
                 return data.decode("utf-8", "replace"), response.headers
-            return self._parse(response, data), response.headers
+            answer = self._parse(response, data)
+            # Lists of files may be long, and have no durations.
+            return answer if "/files" in request.path else with_seconds(answer), response.headers
 
         return await self._repeat(request, read, repeat)  # type: ignore[no-any-return]
 
