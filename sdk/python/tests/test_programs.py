@@ -22,10 +22,12 @@ from tidebox import (
     AsyncClient,
     Client,
     ConnectionFailed,
+    Image,
     InvalidArgument,
     NotFoundError,
     Sandbox,
     TideboxError,
+    UnavailableError,
 )
 
 RUNNING = {"body": {"id": "sb-canned", "state": "running"}}
@@ -261,3 +263,19 @@ def test_a_connection_is_used_again_after_a_command_and_after_code() -> None:
         assert [piece.stream for piece in sandbox.stream("x")] == ["stdout", "exit"]
         assert sandbox.is_running()
         assert server.connections == 1
+
+
+def test_the_steps_of_a_pull_are_reported() -> None:
+    lines = (
+        '{"type":"resolving"}\n{"type":"downloading","bytes":1,"bytes_total":2}\n'
+        '{"type":"done","image":{"digest":"sha256:1","names":["a"]}}\n'
+    )
+    failed = '{"type":"resolving"}\n{"type":"error","code":"unavailable","message":"later"}\n'
+    sent = {"content-type": "application/x-ndjson"}
+    with CannedServer([{"headers": sent, "body": lines}, {"headers": sent, "body": failed}]) as server:
+        client, steps = Client(server.url), []
+        image = Image.pull("a", on_progress=lambda step: steps.append(step["type"]), client=client)
+        assert image["digest"] == "sha256:1"
+        assert steps == ["resolving", "downloading", "done"]
+        with pytest.raises(UnavailableError, match="later"):
+            Image.pull("a", client=client)
