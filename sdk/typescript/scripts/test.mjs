@@ -8,7 +8,13 @@ import { fileURLToPath } from "node:url";
 
 const root = fileURLToPath(new URL("..", import.meta.url));
 const [runtime = "node", ...chosen] = process.argv.slice(2);
-const portable = ["test/cases.test.ts", "test/faults.test.ts", "test/server.test.ts", "test/local.test.ts"];
+const portable = [
+  "test/cases.test.ts",
+  "test/faults.test.ts",
+  "test/server.test.ts",
+  "test/local.test.ts",
+  "test/restart.test.ts",
+];
 const all = readdirSync(`${root}/test`)
   .filter((name) => name.endsWith(".test.ts"))
   .map((name) => `test/${name}`);

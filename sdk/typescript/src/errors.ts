@@ -104,8 +104,10 @@ export class InvalidArgument extends TideboxError {
 export class ConnectionFailed extends TideboxError {
   override name = "ConnectionFailed";
   constructor(url: string, reason: string, cause?: unknown) {
-    const advice = "Start it with `tidebox serve`, or set `url` or TIDEBOX_URL to its address";
-    super(`cannot connect to ${url}: ${reason}; is the server running? ${advice}`, {
+    const advice = /certificate|UnknownIssuer/i.test(reason)
+      ? "trust the authority of its certificate with NODE_EXTRA_CA_CERTS (Node.js, Bun) or DENO_CERT"
+      : "is the server running? Start it with `tidebox serve`, or set `url` or TIDEBOX_URL to its address";
+    super(`cannot connect to ${url}: ${reason}; ${advice}`, {
       code: "connection_failed",
       retryable: true,
       cause,
