@@ -98,7 +98,7 @@ export class Execution {
   stdout = "";
   stderr = "";
   error: CodeError | undefined = undefined;
-  /** How the code ended. */
+  /** End of the code: `ok`, `error`, `interrupted`, `timed_out` or `died`. */
   outcome: wire.RunOutcome = "died";
   /** Number of the run in its context, from 1. */
   executionCount = 0;

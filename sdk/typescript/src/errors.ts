@@ -164,7 +164,7 @@ export class CommandFailed extends TideboxError {
 /** Code failed, was interrupted or ran into its deadline; thrown by `check()`. */
 export class CodeFailed extends TideboxError {
   override name = "CodeFailed";
-  /** How the code ended: `error`, `interrupted`, `timed_out` or `died`. */
+  /** End of the code: `error`, `interrupted`, `timed_out` or `died`. */
   readonly outcome: string;
   constructor(message: string, outcome: string) {
     super(message, { code: "code_failed" });

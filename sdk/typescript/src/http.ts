@@ -387,7 +387,7 @@ function failure(line: Line, error: unknown, incomplete: string | undefined, url
   const { codes, text } = causes(error);
   if (incomplete !== undefined) return new StreamInterrupted(`${incomplete} (${text})`, error);
   const sent = /ECONNRESET|EPIPE|UND_ERR_(SOCKET|HEADERS|BODY|REQ|RES)|ConnectionClosed|HPE_/.test(codes);
-  // Deno has no codes: it names the phase in the text of its own error.
+  // Deno has no codes: it names the phase in the text of its error.
   const deno = /client error \(SendRequest\)|connection (closed|error|reset)/i.test(text);
   if (sent || deno) return new StreamInterrupted(`it broke before the answer (${text})`, error);
   return new ConnectionFailed(url, text, error);

@@ -34,12 +34,12 @@ export interface Gap {
   bytes: number;
 }
 
-/** What a stream of a command yields: output, and at the end the exit. */
+/** Item of a stream of a command: output, and at the end the exit. */
 export type CommandPiece<T = string> = Output<T> | Exit;
-/** What the output of a background process yields. */
+/** Item of the output of a background process. */
 export type ProcessPiece<T = string> = Output<T> | Gap | Exit;
 
-/** How output is returned: as text with U+FFFD for invalid UTF-8, or as it is. */
+/** Form of output: text with U+FFFD for invalid UTF-8, or exact bytes. */
 export type Encoding = "text" | "bytes";
 
 /** Number of the next byte of a numbered output. */

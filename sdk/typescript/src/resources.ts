@@ -145,7 +145,7 @@ export class Snapshot {
   }
 }
 
-/** Where a secret is used: the server adds it to requests to these hosts. */
+/** Hosts of a secret, and the form in which the server adds it to their requests. */
 export type SecretSettings = Omit<Input<wire.SecretRequest>, "value">;
 
 /** Keys that stay in the server. */

@@ -4,7 +4,7 @@ import { TideboxError } from "../errors.ts";
 import type { ManifestEntry } from "../wire.ts";
 import { type LocalEntry, bytesOf, localPath, shown } from "./tree.ts";
 
-/** What a synchronization changed. */
+/** Changes that a synchronization made. */
 export interface SyncResult {
   /** Number of files and links that were sent. */
   sent: number;

@@ -119,12 +119,15 @@ export class Extraction {
     await this.#makeDirectory(parent);
     const local = localPath(this.#root, path);
     temporary += 1;
-    const beside = localPath(this.#root, `${parent === "" ? "" : `${parent}/`}.tidebox-${process.pid}-${temporary}`);
+    const temporaryPath = localPath(
+      this.#root,
+      `${parent === "" ? "" : `${parent}/`}.tidebox-${process.pid}-${temporary}`,
+    );
     try {
-      await this.#write(member, content, beside);
-      await fs.rename(beside, local);
+      await this.#write(member, content, temporaryPath);
+      await fs.rename(temporaryPath, local);
     } catch (error) {
-      await fs.rm(beside, { force: true });
+      await fs.rm(temporaryPath, { force: true });
       throw error;
     }
   }
