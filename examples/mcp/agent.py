@@ -61,7 +61,8 @@ def tool_result(use: Any, result: CallToolResult) -> dict[str, Any]:
         elif block.type == "image":
             source = {"type": "base64", "media_type": block.mime_type, "data": block.data}
             content.append({"type": "image", "source": source})
-    return {"type": "tool_result", "tool_use_id": use.id, "content": content, "is_error": bool(result.is_error)}
+    is_error = bool(result.is_error)
+    return {"type": "tool_result", "tool_use_id": use.id, "content": content, "is_error": is_error}
 
 
 async def main() -> None:
@@ -71,8 +72,8 @@ async def main() -> None:
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Which city sells more? Draw it."}]
     # The sandbox is made at the first call, and removed when the client leaves.
     async with Client(program) as client:
-        tools = [
-            {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+        tools: list[dict[str, Any]] = [
+            {"name": tool.name, "description": tool.description or "", "input_schema": tool.input_schema}
             for tool in (await client.list_tools()).tools
         ]
         print("tools:", ", ".join(sorted(tool["name"] for tool in tools)))

@@ -8,6 +8,7 @@ from pydantic_ai import (
     BinaryImage,
     ModelMessage,
     ModelResponse,
+    ModelResponsePart,
     RunContext,
     TextPart,
     ToolCallPart,
@@ -26,7 +27,7 @@ import matplotlib.pyplot as plt
 plt.bar(list(averages), list(averages.values()))
 plt.show()
 """
-SCRIPT = [
+SCRIPT: list[ModelResponsePart] = [
     ToolCallPart("run_code", {"code": SALES}),
     ToolCallPart("run_code", {"code": FIGURE}),
     TextPart("Berlin sold 20 a day, Lisbon 19."),
@@ -74,7 +75,8 @@ async def main() -> None:
     for message in result.all_messages():
         for part in message.parts:
             if isinstance(part, ToolReturnPart):
-                print("run_code:", *(item if isinstance(item, str) else "[figure]" for item in part.content))
+                items = part.content_items()
+                print("run_code:", *(item if isinstance(item, str) else "[figure]" for item in items))
     print(result.output)
 
 

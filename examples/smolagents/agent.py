@@ -2,6 +2,7 @@
 
 import base64
 from io import BytesIO
+from typing import Any
 
 from PIL import Image
 from smolagents import ActionStep, AgentError, AgentLogger, ChatMessage, CodeAgent, LogLevel, Model, Tool
@@ -69,7 +70,7 @@ class ScriptedModel(Model):
         super().__init__()
         self.turns = iter(SCRIPT)
 
-    def generate(self, messages, **options) -> ChatMessage:
+    def generate(self, messages: list[ChatMessage], **options: Any) -> ChatMessage:
         return ChatMessage(role="assistant", content=next(self.turns))
 
 

@@ -139,7 +139,7 @@ with ExitStack() as stack:
     with ThreadPoolExecutor(len(forks)) as pool:
         attempts = list(pool.map(attempt, forks, PATCHES.values()))
 
-for name, outcome in zip(PATCHES, attempts):
+for name, outcome in zip(PATCHES, attempts, strict=True):
     print(f"{name}: {outcome.summary}")
 accepted = next((outcome for outcome in attempts if outcome.passed), None)
 print(accepted.diff if accepted else "no patch passes", end="")
