@@ -1,5 +1,6 @@
 """An agent of LangChain whose tool runs code in a sandbox. TIDEBOX_URL names the server."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,23 +8,23 @@ from langchain.agents import create_agent
 from langchain.messages import AIMessage, ToolMessage
 from langchain.tools import ToolRuntime, tool
 from langchain_core.language_models import FakeMessagesListChatModel
-from tidebox import Sandbox
+from tidebox import AsyncSandbox
 
 
 @dataclass
 class Context:
     """What the tools of one conversation share."""
 
-    sandbox: Sandbox
+    sandbox: AsyncSandbox
 
 
 @tool
-def run_code(code: str, runtime: ToolRuntime[Context]) -> list[dict[str, Any]]:
+async def run_code(code: str, runtime: ToolRuntime[Context]) -> list[dict[str, Any]]:
     """Runs Python and returns its output, the value of its last expression, and its figures.
 
     Variables and imports stay for the next call.
     """
-    execution = runtime.context.sandbox.run_code(code, timeout=60)
+    execution = await runtime.context.sandbox.run_code(code, timeout=60)
     figures = [result.png for result in execution.results if result.png]
     text = execution.stdout + "\n".join(result.text or "" for result in execution.results if not result.png)
     if execution.error:
@@ -71,11 +72,15 @@ agent = create_agent(
     context_schema=Context,
 )
 
-with Sandbox.create() as sandbox:
-    question = {"role": "user", "content": "Which city sells more? Draw it."}
-    state = agent.invoke({"messages": [question]}, context=Context(sandbox))
 
-for message in state["messages"]:
-    if isinstance(message, ToolMessage):
-        print("run_code:", *(block.get("text", "[figure]") for block in message.content_blocks))
-print(state["messages"][-1].text)
+async def main() -> None:
+    async with AsyncSandbox.create() as sandbox:
+        question = {"role": "user", "content": "Which city sells more? Draw it."}
+        state = await agent.ainvoke({"messages": [question]}, context=Context(sandbox))
+    for message in state["messages"]:
+        if isinstance(message, ToolMessage):
+            print("run_code:", *(block.get("text", "[figure]") for block in message.content_blocks))
+    print(state["messages"][-1].text)
+
+
+asyncio.run(main())
