@@ -82,8 +82,10 @@ impl Kernel {
 
         let marker = Marker::new([0x5a; 16]);
         let argv = language.command();
-        let mut child = Command::new(&argv[0])
-            .args(&argv[1..])
+        // An agent resets signals too; a shell that starts a job in the background lets it ignore this one.
+        let mut child = Command::new("env")
+            .arg("--default-signal=INT")
+            .args(&argv)
             .envs(env.iter().copied())
             .current_dir(folder)
             .process_group(0)
