@@ -7,7 +7,7 @@ mod session;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::programs::{installed, is_there, python};
+use crate::programs::{has_module, installed, is_there, python};
 use crate::server::{NATIVE, TestServer};
 
 const PYTHON: &str = include_str!("mcp/client.py");
@@ -59,7 +59,7 @@ async fn over_http(client: impl Fn() -> Command, name: &str) {
 /// Returns the folder of the official client in Python, if it is there.
 fn client_in_python() -> Option<PathBuf> {
     let folder = installed("mcp-python");
-    is_there(&folder.join("mcp"), "mcp-python").then_some(folder)
+    (is_there(&folder.join("mcp"), "mcp-python") && has_module("matplotlib")).then_some(folder)
 }
 
 /// Returns the folder of the official clients in JavaScript, if they are there.

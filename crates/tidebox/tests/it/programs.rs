@@ -29,6 +29,17 @@ pub fn python(packages: &Path, program: &str) -> Command {
     command
 }
 
+/// Returns whether Debian's Python has a module; the test is skipped without it.
+pub fn has_module(module: &str) -> bool {
+    let mut python = Command::new("/usr/bin/python3");
+    let has = python.args(["-c", &format!("import {module}")]).output().is_ok_and(|output| output.status.success());
+    if !has {
+        let reason = format!("/usr/bin/python3 has no {module}; `.ci/run` installs it");
+        fixtures::skip(&module.to_lowercase(), &reason);
+    }
+    has
+}
+
 /// Copies a folder of this machine into a sandbox.
 pub async fn copy(server: &TestServer, id: &str, folder: &Path, to: &str) {
     let packed = Command::new("tar").arg("--create").arg("--directory").arg(folder).arg(".").output().unwrap();

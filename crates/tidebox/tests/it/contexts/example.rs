@@ -1,11 +1,12 @@
 //! Example of a notebook: a table is loaded, grouped and plotted, and the figure looked at.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::run;
+use crate::programs::has_module;
 use crate::server::{NATIVE, TestServer};
 
 const TABLE: &str = "city,month,rain\nBergen,1,240\nBergen,2,180\nRome,1,70\nRome,2,75\n";
@@ -18,15 +19,8 @@ plt.show()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_is_loaded_grouped_and_plotted_and_the_figure_shows_its_bars() {
-    for module in ["pandas", "matplotlib", "PIL"] {
-        let mut python = Command::new("/usr/bin/python3");
-        python.args(["-c", &format!("import {module}")]).stderr(Stdio::null());
-        if !python.status().is_ok_and(|status| status.success()) {
-            return fixtures::skip(
-                &module.to_lowercase(),
-                &format!("/usr/bin/python3 has no {module}; `.ci/run` installs it"),
-            );
-        }
+    if !["pandas", "matplotlib", "PIL"].into_iter().all(has_module) {
+        return;
     }
     let server = TestServer::start(NATIVE).await;
     let id = server.spawn().await;

@@ -124,13 +124,10 @@ async def main():
         figure = "import matplotlib.pyplot as plt\nplt.bar(['letters'], [len(page)])\nplt.show()"
         result = await call("run_code", code=figure)
         images = [block for block in result.content if block.type == "image"]
-        if images:
-            assert base64.b64decode(images[0].data).startswith(b"\x89PNG"), images[0].data[:20]
-            save = "plt.bar(['letters'], [15]); plt.savefig('/workspace/bar.png')"
-            await call("run_code", code=save)
-            seen = (await call("read_file", path="/workspace/bar.png")).content
-            assert seen[0].type == "image" and seen[0].mime_type == "image/png", seen
-        print("figures", len(images))
+        assert len(images) == 1 and base64.b64decode(images[0].data).startswith(b"\x89PNG"), result
+        await call("run_code", code="plt.bar(['letters'], [15]); plt.savefig('/workspace/bar.png')")
+        seen = (await call("read_file", path="/workspace/bar.png")).content
+        assert seen[0].type == "image" and seen[0].mime_type == "image/png", seen
 
         where_text = text(await client.call_tool("list_sandboxes", {}))
         sandbox = where_text.split(":")[0]
