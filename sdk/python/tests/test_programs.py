@@ -21,7 +21,10 @@ from tidebox import (
     ApiError,
     AsyncClient,
     Client,
+    CodeError,
+    CodeResult,
     ConnectionFailed,
+    Execution,
     Image,
     InvalidArgument,
     NotFoundError,
@@ -279,3 +282,15 @@ def test_the_steps_of_a_pull_are_reported() -> None:
         assert steps == ["resolving", "downloading", "done"]
         with pytest.raises(UnavailableError, match="later"):
             Image.pull("a", client=client)
+
+
+def test_an_execution_reads_as_what_the_code_showed() -> None:
+    execution = Execution(stdout="out\n", stderr="err\n", outcome="ok")
+    execution.results = [
+        CodeResult(data={"text/plain": "<Figure>", "image/png": "aGk="}),
+        CodeResult(data={"text/plain": "42"}),
+    ]
+    assert (execution.ok, str(execution)) == (True, "out\nerr\n[image]\n42")
+    failed = Execution(outcome="died", error=CodeError("KernelDied", "the interpreter ended", ""))
+    assert (failed.ok, str(failed)) == (False, "KernelDied: the interpreter ended")
+    assert str(Execution(outcome="timed_out")) == "the code ran into its deadline; raise `timeout`"

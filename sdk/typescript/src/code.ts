@@ -92,6 +92,13 @@ export interface CodeOptions extends CallOptions {
   check?: boolean | undefined;
 }
 
+/** Ends of code for a person or a model, where there is no error that says more. */
+const ENDS: Partial<Record<string, string>> = {
+  timed_out: "the code ran into its deadline; raise `timeout`",
+  interrupted: "the code was interrupted",
+  died: "the interpreter ended",
+};
+
 /** Outcome of a run of code; code that fails is not an error. */
 export class Execution {
   readonly results: CodeResult[] = [];
@@ -114,19 +121,32 @@ export class Execution {
 
   /** Text of the last expression's value. */
   get text(): string | undefined {
-    return this.results.find((result) => result.main)?.text;
+    return this.results.filter((result) => result.main).at(-1)?.text;
+  }
+
+  /** True if the code came to its end without an error. */
+  get ok(): boolean {
+    return this.outcome === "ok";
+  }
+
+  /**
+   * Returns what the code showed, as a person or a model reads it: output, values (`[image]` for one), and its error
+   * or end.
+   */
+  toString(): string {
+    const { error, outcome } = this;
+    const shown = [this.stdout.replace(/\n+$/, ""), this.stderr.replace(/\n+$/, "")];
+    shown.push(...this.results.map((result) => (result.png ?? result.jpeg) === undefined ? (result.text ?? "") : "[image]"));
+    if (error) shown.push(error.traceback || `${error.name}: ${error.value}`);
+    else if (!this.ok) shown.push(ENDS[outcome] ?? outcome);
+    return shown.filter((part) => part !== "").join("\n");
   }
 
   /** Throws {@link CodeFailed} unless the outcome is `ok`; returns this execution otherwise. */
   check(): this {
     if (this.outcome === "ok") return this;
     const { error, outcome } = this;
-    const cause: Partial<Record<string, string>> = {
-      timed_out: "the code ran into its deadline; raise `timeout`",
-      interrupted: "the code was interrupted",
-      died: "the interpreter ended",
-    };
-    const message = error ? `${error.name}: ${error.value}\n${error.traceback}` : (cause[outcome] ?? outcome);
+    const message = error ? `${error.name}: ${error.value}\n${error.traceback}` : (ENDS[outcome] ?? outcome);
     throw new CodeFailed(message, outcome);
   }
 }

@@ -4,6 +4,7 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { test } from "node:test";
 import { toBase64 } from "../src/bytes.ts";
+import { CodeResult, Execution } from "../src/code.ts";
 import {
   ApiError,
   Client,
@@ -431,4 +432,16 @@ test("timers and listeners of finished calls are released", async () => {
     for (let round = 0; round < 20; round += 1) await client.health({ signal });
     equal(listeners, 0);
   });
+});
+
+test("an execution reads as what the code showed", () => {
+  const execution = new Execution();
+  execution.outcome = "ok";
+  execution.stdout = "out\n";
+  execution.results.push(new CodeResult({ "text/plain": "<Figure>", "image/png": "aGk=" }, false));
+  execution.results.push(new CodeResult({ "text/plain": "42" }, true));
+  deepEqual([execution.ok, String(execution)], [true, "out\n[image]\n42"]);
+  const failed = new Execution();
+  failed.error = { name: "KernelDied", value: "the interpreter ended", traceback: "" };
+  deepEqual([failed.ok, String(failed)], [false, "KernelDied: the interpreter ended"]);
 });

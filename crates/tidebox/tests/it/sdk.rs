@@ -57,7 +57,7 @@ async fn run(server: &TestServer, lacks: &str, command: Option<Command>) {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{what}\n{out}\n{err}\n{}", server.log_text());
     let is_said = |line: &&str| line.starts_with("SKIPPED") || line.contains("# SKIP") || line.contains(" passed");
-    println!("{}", out.lines().filter(is_said).collect::<Vec<_>>().join("\n"));
+    eprintln!("{}", out.lines().filter(is_said).collect::<Vec<_>>().join("\n"));
 }
 
 async fn native() -> TestServer {

@@ -8,6 +8,12 @@ from typing import Any, AnyStr, Generic, Literal
 
 from ._encode import parse_seconds
 
+_ENDS = {
+    "timed_out": "the code ran into its deadline; raise `timeout`",
+    "interrupted": "the code was interrupted",
+    "died": "the interpreter ended",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Exit:
@@ -211,6 +217,16 @@ class Execution:
     def ok(self) -> bool:
         """True if the code came to its end without an error."""
         return self.outcome == "ok"
+
+    def __str__(self) -> str:
+        """Returns what the code showed, as a person or a model reads it; `[image]` for an image."""
+        shown = [self.stdout.rstrip("\n"), self.stderr.rstrip("\n")]
+        shown += ["[image]" if result.png or result.jpeg else result.text or "" for result in self.results]
+        if self.error is not None:
+            shown.append(self.error.traceback or f"{self.error.name}: {self.error.value}")
+        elif not self.ok:
+            shown.append(_ENDS.get(self.outcome, self.outcome))
+        return "\n".join(part for part in shown if part)
 
     def check(self) -> Execution:
         """Returns this execution, or raises `CodeFailed` if the outcome is not `ok`."""
