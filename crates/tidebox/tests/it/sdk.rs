@@ -48,6 +48,9 @@ fn typescript(runtime: &str, tests: &[&str]) -> Option<Command> {
 /// Runs tests against a server, and prints which of them were skipped.
 async fn run(server: &TestServer, lacks: &str, command: Option<Command>) {
     let Some(mut command) = command else { return };
+    // Runtimes keep caches in a home, and tests that are killed leave files.
+    let home = tempfile::tempdir().unwrap();
+    command.env("HOME", home.path()).env("TMPDIR", home.path()).env("DENO_DIR", home.path().join("deno"));
     command.env("TIDEBOX_URL", &server.url).env("TIDEBOX_CASES_LACK", lacks).env("NO_COLOR", "1");
     for variable in ["TIDEBOX_API_KEY", "TIDEBOX_USER_ID", "TIDEBOX_CASES"] {
         command.env_remove(variable);
