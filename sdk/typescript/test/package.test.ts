@@ -128,8 +128,6 @@ export async function main(client: Client, signal?: AbortSignal): Promise<void> 
 /** Names that the examples of the documentation use. */
 const PRELUDE = `
 declare const code: string, id: string, readableStream: ReadableStream<Uint8Array>;
-declare function show(value: string | undefined): void;
-declare function tell(text: string): void;
 declare function retryIn(seconds: number): Promise<void>;
 export {};
 `;
