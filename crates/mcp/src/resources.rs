@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::BytesMut;
 use percent_encoding::percent_decode_str;
-use rmcp::model::{ReadResourceResult, ResourceContents, ResourceTemplate};
+use rmcp::model::{CacheScope, ReadResourceResult, ResourceContents, ResourceTemplate};
 
 use crate::bounds::BASE64_CHARS_MAX;
 use crate::call::Call;
@@ -35,7 +35,8 @@ pub(crate) async fn read(call: &Call, uri: &str) -> Result<ReadResourceResult> {
         Ok(text) => ResourceContents::text(text, uri),
         Err(error) => ResourceContents::blob(STANDARD.encode(error.as_bytes()), uri),
     };
-    Ok(ReadResourceResult::new(vec![content]))
+    // A file changes at any time, and belongs to its owner.
+    Ok(ReadResourceResult::new(vec![content]).with_ttl_ms(0).with_cache_scope(CacheScope::Private))
 }
 
 /// Splits a URI into the sandbox and the path.

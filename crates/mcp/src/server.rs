@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use client::Client;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, Implementation, ListResourceTemplatesResult,
-    ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-    ServerCapabilities, ServerConfig, Tool,
+    CacheScope, CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, Implementation,
+    ListResourceTemplatesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
+    ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
 };
 use rmcp::service::{RequestContext, RoleServer};
 use rmcp::{ServerHandler, ServiceExt as _};
@@ -20,6 +20,8 @@ use crate::tools::{run, tools};
 
 /// Oldest version of the protocol that is served.
 const OLDEST: ProtocolVersion = ProtocolVersion::V_2024_11_05;
+/// Time for which lists may be kept: they are the same for all, and change with a release only.
+const LISTS_TTL_MS: u64 = 3_600_000;
 const INSTRUCTIONS: &str = "\
 Tools to run code, commands and web servers in isolated Linux sandboxes, away from the user's machine. Files belong \
 below /workspace. A sandbox reaches no hosts unless it was created with `allow_hosts`.";
@@ -109,7 +111,8 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> std::result::Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(self.tools.to_vec()))
+        let tools = ListToolsResult::with_all_items(self.tools.to_vec());
+        Ok(tools.with_ttl_ms(LISTS_TTL_MS).with_cache_scope(CacheScope::Public))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
@@ -141,7 +144,8 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> std::result::Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(ListResourceTemplatesResult::with_all_items(vec![resources::template()]))
+        let templates = ListResourceTemplatesResult::with_all_items(vec![resources::template()]);
+        Ok(templates.with_ttl_ms(LISTS_TTL_MS).with_cache_scope(CacheScope::Public))
     }
 
     async fn read_resource(

@@ -41,6 +41,16 @@ impl Served {
         let request = self.server.http.post(&self.url).header("Accept", "application/json, text/event-stream");
         request.json(&json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}))
     }
+
+    /// Makes a request of the version without sessions.
+    fn stateless(&self, method: &str, mut params: Value) -> reqwest::RequestBuilder {
+        params["_meta"] = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        self.request(method, params).header("mcp-protocol-version", "2026-07-28").header("mcp-method", method)
+    }
 }
 
 /// Returns the command of a server of the protocol. The operator's own key is not for callers.
@@ -69,6 +79,16 @@ async fn each_request_needs_a_key_of_its_own() {
         let answer = served.request("initialize", initialize()).header(header, value).send().await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK, "{header}");
         assert!(answer.text().await.unwrap().contains("\"serverInfo\""), "{header}");
+    }
+}
+
+#[tokio::test]
+async fn lists_may_be_kept_by_anyone() {
+    let served = Served::start("", &[]).await;
+    for method in ["tools/list", "resources/templates/list"] {
+        let answer = served.stateless(method, json!({})).bearer_auth(KEY).send().await.unwrap();
+        let text = answer.text().await.unwrap();
+        assert!(text.contains("\"ttlMs\":3600000") && text.contains("\"cacheScope\":\"public\""), "{text}");
     }
 }
 
@@ -137,13 +157,7 @@ async fn owners_see_their_own_sandboxes_alone() {
         secrets.push(created["secret"].as_str().unwrap().to_owned());
     }
     let call = async |secret: &str, tool: &str, arguments: Value| {
-        let meta = json!({
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
-            "io.modelcontextprotocol/clientCapabilities": {},
-        });
-        let request = served.request("tools/call", json!({"name": tool, "arguments": arguments, "_meta": meta}));
-        let request = request.header("mcp-protocol-version", "2026-07-28").header("mcp-method", "tools/call");
+        let request = served.stateless("tools/call", json!({"name": tool, "arguments": arguments}));
         let answer = request.header("mcp-name", tool).bearer_auth(secret).send().await.unwrap();
         answer.text().await.unwrap()
     };
