@@ -36,10 +36,6 @@ impl HeadAndTail {
         self.left_out > 0 || self.tail.len() > CHARS_MAX - HEAD_CHARS
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.head.is_empty()
-    }
-
     /// Returns the last line, for a person who waits.
     pub(crate) fn last_line(&self) -> &str {
         let text = if self.tail.is_empty() { &self.head } else { &self.tail };
@@ -94,7 +90,6 @@ mod test {
     #[test]
     fn a_short_text_stays_whole() {
         let mut text = HeadAndTail::default();
-        assert!(text.is_empty());
         for _ in 0..CHARS_MAX / 10 {
             text.push("0123456789");
         }

@@ -29,7 +29,8 @@ pub(super) async fn run_code(call: &Call, arguments: RunCode) -> Result<Vec<Cont
     let timeout = Some(span(arguments.timeout, ANSWER_AFTER)?);
     let target = call.target(arguments.sandbox).await?;
     let request = RunRequest { code: arguments.code, language: Some(language), timeout, ..RunRequest::default() };
-    let mut run = call.client.run_code(&target.id, None, &request).await?;
+    // Code of another call may run before it.
+    let mut run = call.unless_cancelled(call.client.run_code(&target.id, None, &request)).await??;
     let mut shown = Shown::default();
     let mut end = None;
     // When the caller leaves, this future is dropped, and with it the run, which interrupts the code.
@@ -37,14 +38,14 @@ pub(super) async fn run_code(call: &Call, arguments: RunCode) -> Result<Vec<Cont
         call.says(|| shown.output.last_line().to_owned());
         match line {
             RunLine::Started { state_lost: true, .. } => {
-                shown.notes.push("[the interpreter had ended: variables of earlier calls are gone]".to_owned());
+                shown.note("[the interpreter had ended: variables of earlier calls are gone]");
             }
             RunLine::Stdout { text } | RunLine::Stderr { text } => shown.output.push(&text),
             RunLine::Result { data, .. } => shown.result(&data),
             RunLine::Error { traceback, name, value } => {
-                shown.error = Some(if traceback.is_empty() { format!("{name}: {value}") } else { traceback });
+                shown.error.push(&if traceback.is_empty() { format!("{name}: {value}") } else { traceback });
             }
-            RunLine::Dropped => shown.notes.push("[a result was too large to be shown]".to_owned()),
+            RunLine::Dropped => shown.note("[a result was too large to be shown]"),
             RunLine::End { outcome, restarted, .. } => end = Some((outcome, restarted)),
             RunLine::Started { .. } | RunLine::KeepAlive => {}
         }
@@ -82,20 +83,28 @@ fn language(name: Option<&str>) -> Result<CodeLanguage> {
 #[derive(Debug, Default)]
 struct Shown {
     output: HeadAndTail,
-    values: Vec<String>,
+    /// Values, a line each.
+    values: HeadAndTail,
     images: Vec<(String, &'static str)>,
     /// Characters of the images.
     image_chars: usize,
-    error: Option<String>,
+    error: HeadAndTail,
     notes: Vec<String>,
 }
 
 impl Shown {
+    /// Notes something once.
+    fn note(&mut self, note: &str) {
+        if !self.notes.iter().any(|noted| noted == note) {
+            self.notes.push(note.to_owned());
+        }
+    }
+
     fn result(&mut self, data: &Map<String, Value>) {
         let get = |kind: &str| data.get(kind).and_then(Value::as_str);
         let image = IMAGE_TYPES.into_iter().find_map(|kind| Some((get(kind)?, kind)));
         match image {
-            Some(_) if self.images.len() >= IMAGES_MAX => self.notes.push("[more images were left out]".to_owned()),
+            Some(_) if self.images.len() >= IMAGES_MAX => self.note("[more images were left out]"),
             Some((image, kind)) => {
                 // Interpreters break the lines of base64.
                 let image: String = image.split_ascii_whitespace().collect();
@@ -103,30 +112,26 @@ impl Shown {
                     self.image_chars += image.len();
                     self.images.push((image, kind));
                 } else {
-                    self.notes.push("[an image was too large to be shown; save a smaller one]".to_owned());
+                    self.note("[an image was too large to be shown; save a smaller one]");
                 }
             }
-            None => self
-                .values
-                .extend(["text/markdown", "text/plain", "text/html"].into_iter().find_map(get).map(str::to_owned)),
+            None => {
+                if let Some(value) = ["text/markdown", "text/plain", "text/html"].into_iter().find_map(get) {
+                    self.values.push(value);
+                    self.values.push("\n");
+                }
+            }
         }
     }
 
     fn into_content(self, target: &Target) -> Vec<ContentBlock> {
-        let mut parts: Vec<String> = Vec::new();
-        if !self.output.is_empty() {
-            let text = self.output.into_text("; write long output to a file, and use read_file");
-            parts.push(text.trim_end_matches('\n').to_owned());
-        }
-        for value in self.values {
-            let mut cut = HeadAndTail::default();
-            cut.push(&value);
-            parts.push(cut.into_text(""));
-        }
-        parts.extend(self.error);
-        parts.extend(self.notes);
+        let remark = "; write what is long to a file, and use read_file";
+        let texts = [self.output, self.values, self.error].map(|text| text.into_text(remark));
+        let mut parts: Vec<&str> = texts.iter().map(|text| text.trim_end_matches('\n')).collect();
+        parts.extend(self.notes.iter().map(String::as_str));
+        parts.retain(|part| !part.is_empty());
         if parts.is_empty() && self.images.is_empty() {
-            parts.push("[no output]".to_owned());
+            parts.push("[no output]");
         }
         let mut content = if parts.is_empty() { Vec::new() } else { target.text(parts.join("\n")) };
         content.extend(self.images.into_iter().map(|(image, kind)| ContentBlock::image(image, kind)));

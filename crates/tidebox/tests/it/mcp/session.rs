@@ -203,6 +203,14 @@ async fn output_without_end_is_answered_in_bounds_and_read_on() {
     assert!(text.len() < 20_000 && text.contains("bytes left out"));
     let text = session.succeeds("run_code", json!({"code": "'y' * 10_000_000"})).await;
     assert!(text.len() < 20_000, "{}", text.len());
+    for code in [
+        "for i in range(2000): display('z' * 1000)",
+        "raise ValueError('v' * 1_000_000)",
+        "from IPython.display import Image\nfor i in range(30): display(Image(b'\\x89PNG\\r\\n\\x1a\\n' + bytes(60_000)))",
+    ] {
+        let answer = session.ask("tools/call", json!({"name": "run_code", "arguments": {"code": code}})).await;
+        assert!(answer.to_string().len() < 1_000_000, "{code}: {} bytes", answer.to_string().len());
+    }
     let text = session.succeeds("run_command", json!({"command": "seq 1 4000"})).await;
     let process: u64 = text.split("`process`: ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
     let text = session.succeeds("run_command", json!({"process": process, "position": 3893})).await;
