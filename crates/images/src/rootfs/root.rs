@@ -37,6 +37,8 @@ struct Known {
     length: usize,
     /// Last layer with an entry for it or for anything below it.
     layer: u32,
+    /// Mode for the end, because the server could not work in the directory with it.
+    strict: Option<u32>,
 }
 
 /// Directory being worked in.
@@ -77,7 +79,7 @@ impl<'a> Root<'a> {
         let fd = openat(CWD, path, DIRECTORY, Mode::empty()).map_err(disk)?;
         let ino = fstat(&fd).map_err(disk)?.st_ino;
         let mut known = HashMap::new();
-        known.insert(ino, Known { parent: ino, length: 0, layer: 0 });
+        known.insert(ino, Known { parent: ino, length: 0, layer: 0, strict: None });
         Ok(Root {
             fd,
             ino,
@@ -236,7 +238,8 @@ impl<'a> Root<'a> {
         set_mtime(&fd, Timespec { tv_sec: 0, tv_nsec: 0 })?;
         // Making it does not count as a change of its parent.
         set_mtime(parent, mtime_of(&inside))?;
-        let known = Known { parent: inside.st_ino, length, layer: 0 };
+        // The inode may be that of a directory that was removed.
+        let known = Known { parent: inside.st_ino, length, layer: 0, strict: None };
         self.known.insert(fstat(&fd).map_err(disk)?.st_ino, known);
         Ok(fd)
     }
@@ -250,6 +253,24 @@ impl<'a> Root<'a> {
             return Err(refuse(format!("its path is longer than {PATH_MAX} bytes, or a name in it longer than 255")));
         }
         Ok(length)
+    }
+
+    /// Keeps a mode of the directory for the end, or forgets the one that is kept.
+    pub(super) fn keep_mode(&mut self, ino: u64, mode: Option<u32>) {
+        if let Some(known) = self.known.get_mut(&ino) {
+            known.strict = mode;
+        }
+    }
+
+    /// Sets the modes that were kept for the end.
+    pub(super) fn set_kept_modes(&self) -> Result<()> {
+        if self.known.values().all(|known| known.strict.is_none()) {
+            return Ok(());
+        }
+        self.each_directory(|fd, stat| match self.known.get(&stat.st_ino).and_then(|known| known.strict) {
+            Some(mode) => fchmod(fd, Mode::from(mode)).map_err(disk),
+            None => Ok(()),
+        })
     }
 
     /// Counts the directory and all above it as part of the current layer.
@@ -343,7 +364,7 @@ impl<'a> Root<'a> {
     }
 
     /// Calls `visit` with every directory, the deepest first.
-    pub(super) fn each_directory(&self, mut visit: impl FnMut(&OwnedFd, &Stat) -> Result<()>) -> Result<()> {
+    fn each_directory(&self, mut visit: impl FnMut(&OwnedFd, &Stat) -> Result<()>) -> Result<()> {
         let mut todo = vec![(Vec::new(), false)];
         while let Some((path, entered)) = todo.pop() {
             let fd = if path.is_empty() {

@@ -39,8 +39,6 @@ pub(super) struct Unpacking<'a> {
     budget: &'a Budget,
     /// True if files can be given other owners. If not, they belong to the server's user.
     privileged: bool,
-    /// Modes of directories that would prevent the server from working in them, by inode.
-    strict: std::collections::HashMap<u64, u32>,
     buffer: Vec<u8>,
     /// Counts of the content unpacked so far.
     pub(super) seen: Seen,
@@ -62,7 +60,6 @@ impl<'a> Unpacking<'a> {
             shared,
             budget,
             privileged: rustix::process::geteuid().is_root(),
-            strict: std::collections::HashMap::new(),
             buffer: vec![0; SMALL],
             seen: Seen::default(),
         }
@@ -87,13 +84,7 @@ impl<'a> Unpacking<'a> {
     /// Sets the directory modes that would have prevented the unpacking.
     pub(super) fn finish(&mut self) -> Result<()> {
         self.root.leave()?;
-        if self.strict.is_empty() {
-            return Ok(());
-        }
-        self.root.each_directory(|fd, stat| match self.strict.get(&stat.st_ino) {
-            Some(mode) => fchmod(fd, Mode::from(*mode)).map_err(disk),
-            None => Ok(()),
-        })
+        self.root.set_kept_modes()
     }
 
     fn member(&mut self, archive: &mut Archive<&mut Chunks>, member: &Member) -> Result<()> {
@@ -158,10 +149,10 @@ impl<'a> Unpacking<'a> {
         self.root.touch_directory(ino);
         self.dress(&fd, member)?;
         let mode = if self.privileged || member.mode & 0o700 == 0o700 {
-            self.strict.remove(&ino);
+            self.root.keep_mode(ino, None);
             member.mode
         } else {
-            self.strict.insert(ino, member.mode);
+            self.root.keep_mode(ino, Some(member.mode));
             member.mode | 0o700
         };
         fchmod(&fd, Mode::from(mode)).map_err(disk)?;

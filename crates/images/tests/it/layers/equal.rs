@@ -170,3 +170,20 @@ fn an_image_like_alpine_is_unpacked_as_umoci_does() {
     let Some(image) = Image::alpine_like() else { return };
     same(&image, &[""]);
 }
+
+#[test]
+fn a_directory_has_no_mode_of_a_removed_one_whose_inode_it_got() {
+    let names = |prefix: &str| (0..64).map(|number| format!("top/{prefix}{number}")).collect::<Vec<_>>();
+    // The server could not work in a directory with this mode, and sets it at the end.
+    let closed: Vec<_> = names("old").into_iter().map(|name| Entry::dir(name).mode(0o644)).collect();
+    // Their parents are in no layer.
+    let mut inside: Vec<_> = names("new").into_iter().map(|name| Entry::dir(format!("{name}/inside"))).collect();
+    inside.insert(0, Entry::opaque("top"));
+    let store = TestStore::new();
+    let root = store.unpack(DIGEST, &Image::new(&[closed, inside]).layers).unwrap();
+    let unpacked = tree(&root);
+    for name in names("new") {
+        assert_eq!(unpacked[format!("/{name}").as_bytes()].mode, 0o755, "{name}");
+    }
+    assert_eq!(unpacked.len(), 2 + 2 * 64, "the old ones are gone");
+}
