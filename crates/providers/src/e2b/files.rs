@@ -1,5 +1,7 @@
 //! Files: reads and writes are streamed, and a write takes the place of a file at once.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use domain::Timestamp;
 use futures_util::{StreamExt, stream};
@@ -230,6 +232,10 @@ pub(super) async fn overwrite(guest: &E2bGuest, path: &str, content: ByteStream)
     }
 }
 
+/// Times before the removals of a file that a write left.
+const REMOVALS: [Duration; 4] =
+    [Duration::ZERO, Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
+
 /// A file beside the one that is written, removed unless it has taken its place.
 struct Temporary {
     guest: E2bGuest,
@@ -243,8 +249,12 @@ impl Drop for Temporary {
             let guest = self.guest.clone();
             let tasks = guest.remote.tasks.clone();
             runtime.spawn(tasks.track_future(async move {
-                // It may not have been made at all.
-                let _ = remove(&guest, &path).await;
+                // The service may still keep what came of a write that was cut, after a removal.
+                for wait in REMOVALS {
+                    tokio::time::sleep(wait).await;
+                    // It may not be there at all.
+                    let _ = remove(&guest, &path).await;
+                }
             }));
         }
     }
