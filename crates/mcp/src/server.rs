@@ -1,12 +1,11 @@
 //! Server of the protocol: what a client may ask for.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use client::Client;
 use rmcp::model::{
     CacheScope, CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, Implementation,
-    ListResourceTemplatesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
+    ListResourceTemplatesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
     ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
 };
 use rmcp::service::{RequestContext, RoleServer};
@@ -18,8 +17,6 @@ use crate::home::Home;
 use crate::resources;
 use crate::tools::{run, tools};
 
-/// Oldest version of the protocol that is served.
-const OLDEST: ProtocolVersion = ProtocolVersion::V_2024_11_05;
 /// Time for which lists may be kept: they are the same for all, and change with a release only.
 const LISTS_TTL_MS: u64 = 3_600_000;
 const INSTRUCTIONS: &str = "\
@@ -99,11 +96,6 @@ impl ServerHandler for Server {
         ServerConfig::new(capabilities)
             .with_server_info(Implementation::new("tidebox", env!("CARGO_PKG_VERSION")))
             .with_instructions(INSTRUCTIONS)
-    }
-
-    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
-        let versions = ProtocolVersion::KNOWN_VERSIONS.iter();
-        versions.filter(|version| version.as_str() >= OLDEST.as_str()).cloned().collect()
     }
 
     async fn list_tools(

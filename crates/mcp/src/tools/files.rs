@@ -26,14 +26,6 @@ const ENTRIES_MAX: usize = 500;
 const MATCHES_MAX: u32 = 100;
 /// Most characters of a line that a search found.
 const MATCH_CHARS_MAX: usize = 300;
-/// First bytes of the images that models can see.
-const IMAGES: [(&[u8], &str); 4] = [
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF8", "image/gif"),
-    (b"RIFF", "image/webp"),
-];
-
 pub(super) async fn read(call: &Call, arguments: ReadFile) -> Result<Vec<ContentBlock>> {
     let ReadFile { path, first_line, lines, sandbox } = arguments;
     let (first, count) = (first_line.unwrap_or(1), lines.unwrap_or(LINES));
@@ -44,12 +36,12 @@ pub(super) async fn read(call: &Call, arguments: ReadFile) -> Result<Vec<Content
     let mut file = call.client.read_file(&target.id, &path, None).await?;
     let size = file.size().or(file.length());
     let Some(start) = file.next().await? else { return Ok(target.text("[the file is empty]")) };
-    if let Some((_, kind)) = IMAGES.iter().find(|(signature, _)| start.starts_with(signature)) {
+    if let Some(kind) = image_type(&start) {
         let image = whole(file, start, IMAGE_BYTES_MAX).await?;
         let image = image.ok_or_else(|| {
             Failure::new(format!("the image has more than {IMAGE_BYTES_MAX} bytes: make a smaller copy, and read that"))
         })?;
-        return Ok(vec![ContentBlock::image(STANDARD.encode(image), *kind)]);
+        return Ok(vec![ContentBlock::image(STANDARD.encode(image), kind)]);
     }
     if start.contains(&0) {
         let size = size.map_or(String::new(), |bytes| format!(" of {bytes} bytes"));
@@ -66,6 +58,18 @@ pub(super) async fn read(call: &Call, arguments: ReadFile) -> Result<Vec<Content
         piece = call.unless_cancelled(file.next()).await??;
     }
     Ok(target.text(excerpt.into_text()))
+}
+
+/// Returns the type of an image that models can see, by its first bytes.
+fn image_type(start: &[u8]) -> Option<&'static str> {
+    match start {
+        [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
+        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
+        [b'G', b'I', b'F', b'8', ..] => Some("image/gif"),
+        // Sound and video have the same container.
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("image/webp"),
+        _ => None,
+    }
 }
 
 /// Reads the rest of a file. Returns `None` if it is larger than `bytes_max`.
@@ -274,6 +278,17 @@ mod test {
         assert_eq!(read, content);
         let text = excerpt(&"x".repeat(100_000), 1, 10);
         assert!(text.ends_with("use a command, such as `cut`]") && text.len() < CHARS_MAX + 200);
+    }
+
+    #[test]
+    fn images_are_known_by_their_first_bytes_and_sound_is_none() {
+        assert_eq!(image_type(b"\x89PNG\r\n\x1a\nrest"), Some("image/png"));
+        assert_eq!(image_type(b"\xff\xd8\xff\xe0"), Some("image/jpeg"));
+        assert_eq!(image_type(b"GIF89a"), Some("image/gif"));
+        assert_eq!(image_type(b"RIFF\x24\0\0\0WEBPVP8 "), Some("image/webp"));
+        for other in [&b"RIFF\x24\0\0\0WAVEfmt "[..], b"RIFF", b"\x89PN", b"", b"text"] {
+            assert_eq!(image_type(other), None, "{other:?}");
+        }
     }
 
     #[test]

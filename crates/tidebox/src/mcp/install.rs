@@ -120,8 +120,7 @@ impl Entry {
     }
 
     fn toml(&self) -> String {
-        // A string of TOML is one of JSON.
-        let text = |value: &Value| value.to_string();
+        // Strings of JSON are strings of TOML.
         let mut lines = vec![
             format!("[mcp_servers.{}]", self.name),
             format!("command = {}", json!(self.command)),
@@ -129,7 +128,7 @@ impl Entry {
         ];
         if !self.env.is_empty() {
             lines.push(format!("[mcp_servers.{}.env]", self.name));
-            lines.extend(self.env.iter().map(|(name, value)| format!("{name} = {}", text(value))));
+            lines.extend(self.env.iter().map(|(name, value)| format!("{name} = {value}")));
         }
         lines.join("\n") + "\n"
     }
