@@ -6,7 +6,7 @@ use api::SpawnRequest;
 use client::Client;
 use tokio::sync::Mutex;
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 /// Time between two extensions of its lifetime, and thus the least lifetime that it has left after a call.
 const EXTEND_EVERY: Duration = Duration::from_secs(300);
@@ -15,7 +15,14 @@ const EXTEND_EVERY: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub(crate) struct Home {
     request: SpawnRequest,
-    running: Mutex<Option<Running>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    running: Option<Running>,
+    /// True after the end of the session: a call that is still at work makes no sandbox that nobody would remove.
+    has_ended: bool,
 }
 
 #[derive(Debug)]
@@ -34,15 +41,18 @@ pub(crate) struct Found {
 
 impl Home {
     pub(crate) fn new(request: SpawnRequest) -> Self {
-        Self { request, running: Mutex::new(None) }
+        Self { request, state: Mutex::new(State { running: None, has_ended: false }) }
     }
 
     /// Returns the sandbox, and makes it first if there is none.
     pub(crate) async fn sandbox(&self, client: &Client) -> Result<Found> {
         // Held across the spawn, so that two calls at once make one.
-        let mut running = self.running.lock().await;
+        let mut state = self.state.lock().await;
+        if state.has_ended {
+            return Err(Failure::new("the session has ended"));
+        }
         let mut is_replacement = false;
-        if let Some(known) = running.as_mut() {
+        if let Some(known) = state.running.as_mut() {
             match check(client, &self.request, known).await {
                 Ok(()) => return Ok(Found { id: known.id.clone(), is_replacement }),
                 Err(error) if error.is_code("not_found") => is_replacement = true,
@@ -50,13 +60,15 @@ impl Home {
             }
         }
         let id = client.spawn(&self.request).await?.id;
-        *running = Some(Running { id: id.clone(), extended: Instant::now() });
+        state.running = Some(Running { id: id.clone(), extended: Instant::now() });
         Ok(Found { id, is_replacement })
     }
 
     /// Removes the sandbox.
     pub(crate) async fn end(&self, client: &Client) -> client::Result<()> {
-        match self.running.lock().await.take() {
+        let mut state = self.state.lock().await;
+        state.has_ended = true;
+        match state.running.take() {
             Some(Running { id, .. }) => match client.destroy(&id).await {
                 Err(error) if error.is_code("not_found") => Ok(()),
                 ended => ended.map(drop),

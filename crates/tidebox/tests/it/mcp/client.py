@@ -107,6 +107,18 @@ async def main():
             assert time.monotonic() < until, "the command runs on"
             await asyncio.sleep(0.1)
 
+        # Code is interrupted so too, and its variables stay.
+        endless = {"code": "open('/workspace/busy', 'w').close()\nwhile True: pass", "timeout": 600}
+        waiting = asyncio.create_task(client.call_tool("run_code", {**where, **endless}))
+        while "busy" not in text(await call("list_files")):
+            await asyncio.sleep(0.05)
+        waiting.cancel()
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            pass
+        assert text(await asyncio.wait_for(call("run_code", code="n"), 30)) == "20"
+
         # A page, seen by a person, and a figure of it.
         assert "[exit code 0]" in text(await call("run_command", command=SITE))
         server = await call("run_command", command="cd site && nohup python3 -m http.server 8000 >/dev/null 2>&1 &")

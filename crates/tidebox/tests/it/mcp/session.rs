@@ -118,6 +118,20 @@ async fn a_session_that_a_signal_ends_removes_its_sandbox_and_ends_what_runs() {
 }
 
 #[tokio::test]
+async fn a_client_that_leaves_during_its_first_call_leaves_no_sandbox() {
+    let server = TestServer::start(NATIVE).await;
+    for calls in [1, 3] {
+        let mut session = Session::start(&server, &[]).await;
+        for id in 90..90 + calls {
+            let call = json!({"name": "run_command", "arguments": {"command": "sleep 1000"}});
+            session.send(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call})).await;
+        }
+        assert_eq!(session.leave().await, Some(0));
+        server.until("no sandbox is left", async || ids(&server).await.is_empty()).await;
+    }
+}
+
+#[tokio::test]
 async fn a_sandbox_that_has_ended_is_replaced_and_the_model_is_told() {
     let server = TestServer::start(NATIVE).await;
     let mut session = Session::start(&server, &[]).await;
