@@ -209,3 +209,22 @@ async fn what_no_call_can_express_is_refused_by_name() {
         assert_eq!(kind(guest.exec(command).await), "Invalid");
     }
 }
+
+#[tokio::test]
+async fn a_file_that_a_cut_write_leaves_after_its_removal_is_removed_too() {
+    let (service, _e2b, guest) = entered(|asked| match asked.line.contains("/filesystem.Filesystem/Stat") {
+        true => rpc(404, "not_found", "no such file"),
+        false => Reply::Json(200, json!({})),
+    })
+    .await;
+    let content =
+        streams::iter([Ok(Bytes::from_static(b"begin")), Err(Error::Invalid("the content broke".to_owned()))]);
+    assert_eq!(kind(soon("the write", guest.write_file("/f", None, content.boxed())).await), "Invalid");
+    let removals = || service.asked("POST /filesystem.Filesystem/Remove").len();
+    let again = async {
+        while removals() < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    soon("another removal", again).await;
+}
